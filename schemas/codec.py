@@ -1,0 +1,184 @@
+"""Records to and from wire values: Avro in Confluent framing, headers in CloudEvents' Kafka binary mode.
+
+Framing: one zero byte, the schema id as 4 bytes big-endian, the Avro body.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any, Final, get_args, get_origin
+
+import fastavro
+import orjson
+
+from schemas import registry
+from schemas.derive import avro_schema, field_hints, is_json, optional_of
+from schemas.records import Record
+from schemas.records.base import WireEnum
+from schemas.registry import UnknownSchemaIdError
+
+__all__ = ["Encoded", "MalformedRecordError", "UnknownSchemaIdError", "decode", "encode", "schema_id_of"]
+
+_MAGIC: Final = 0
+_FRAME: Final = struct.Struct(">bI")
+_CONTENT_TYPE: Final = b"application/avro"
+
+
+class MalformedRecordError(ValueError):
+    """A value that can't be decoded: a poison record, for the dead-letter topic."""
+
+    is_retriable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A record ready to send: logical topic, key, framed value and headers."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+
+
+@functools.cache
+def _parsed(schema_id: int) -> Any:
+    return fastavro.parse_schema(registry.find(schema_id).schema)
+
+
+@functools.cache
+def _parsed_today(cls: type[Record]) -> Any:
+    return fastavro.parse_schema(avro_schema(cls))
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError as exc:  # e.g. lone surrogates, integers beyond 64 bits
+        import json
+
+        try:
+            return json.dumps(value).encode("utf-8", "replace").decode()
+        except (TypeError, ValueError):
+            raise MalformedRecordError(f"a JSON field holds what JSON can't spell: {exc}") from exc
+
+
+def _to_wire(value: Any, hint: Any) -> Any:
+    if is_json(hint):
+        return _json(value)
+    if value is None:
+        return None
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
+    if isinstance(value, list | tuple):
+        return [_to_wire(v, None) for v in value]
+    if isinstance(value, str) and not isinstance(value, WireEnum):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return value
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    hints = field_hints(type(record))
+    return {name: _to_wire(getattr(record, name), hint) for name, hint in hints.items()}
+
+
+def encode(record: Record) -> Encoded:
+    """Encode a record under its newest frozen schema.
+
+    Raises MalformedRecordError when a field's value doesn't fit its type.
+    """
+    schema_id = registry.newest(record.NAME).schema_id
+    out = io.BytesIO()
+    out.write(_FRAME.pack(_MAGIC, schema_id))
+    try:
+        fastavro.schemaless_writer(out, _parsed(schema_id), _fields(record))
+    except (ValueError, TypeError, KeyError, OverflowError) as exc:
+        raise MalformedRecordError(f"{record.NAME} doesn't fit schema id {schema_id}: {exc}") from exc
+    return Encoded(record.topic, record.key.encode(), out.getvalue(), _headers(record))
+
+
+def _headers(record: Record) -> list[tuple[str, bytes]]:
+    headers = [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", record.event_id.encode()),
+        ("ce_type", f"io.polynya.{record.NAME}".encode()),
+        ("ce_source", b"polynya"),
+        ("ce_time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()).encode()),
+        ("content-type", _CONTENT_TYPE),
+    ]
+    # What a reader needs to count a record whose value it can't decode.
+    for name in ("session_id", "group_id", "policy_id", "lease_id", "writer", "call_seq", "type"):
+        value = getattr(record, name, None)
+        if value not in (None, ""):
+            headers.append((name, str(value).encode()))
+    return headers
+
+
+def schema_id_of(value: bytes) -> int:
+    """The schema id in a framed value; MalformedRecordError when it isn't framed."""
+    if len(value) < _FRAME.size:
+        raise MalformedRecordError(f"{len(value)} bytes are too short for Confluent framing (5 bytes and a body)")
+    magic, schema_id = _FRAME.unpack_from(value)
+    if magic != _MAGIC:
+        raise MalformedRecordError(f"first byte is {magic}, Confluent framing starts with 0")
+    return int(schema_id)
+
+
+def decode(value: bytes) -> Record:
+    """Decode a framed value into its record, with defaults for fields that its writer didn't know.
+
+    Raises UnknownSchemaIdError (retriable) or MalformedRecordError (poison).
+    """
+    frozen = registry.find(schema_id_of(value))
+    cls = registry.record_class(frozen.record)
+    body = io.BytesIO(value)
+    body.seek(_FRAME.size)
+    try:
+        data = fastavro.schemaless_reader(body, _parsed(frozen.schema_id), _parsed_today(cls))
+    except Exception as exc:  # fastavro raises many types on torn bytes; all of them mean poison
+        raise MalformedRecordError(f"{frozen.record} v{frozen.version} body doesn't decode: {exc!r}") from exc
+    if body.read(1):
+        raise MalformedRecordError(f"{frozen.record} v{frozen.version} has bytes behind its end")
+    record: Record = _build(cls, data)
+    return record
+
+
+@functools.cache
+def _converters(cls: type) -> dict[str, Any]:
+    return {name: conv for name, hint in field_hints(cls).items() if (conv := _converter(hint)) is not None}
+
+
+def _converter(hint: Any) -> Any:
+    """How to turn a decoded Avro value into the field's Python value; None when it already is."""
+    if is_json(hint):
+        return _from_json
+    if (inner := optional_of(hint)) is not None:
+        conv = _converter(inner)
+        return None if conv is None else lambda v: None if v is None else conv(v)
+    if get_origin(hint) is list:
+        conv = _converter(get_args(hint)[0])
+        return None if conv is None else lambda v: [conv(x) for x in v]
+    if isinstance(hint, type) and issubclass(hint, WireEnum):
+        return hint
+    if dataclasses.is_dataclass(hint):
+        cls = hint
+        return lambda v: _build(cls, v or {})  # type: ignore[arg-type]
+    return None
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise MalformedRecordError(f"a JSON field doesn't parse: {exc}") from exc
+
+
+def _build(cls: type, data: dict[str, Any]) -> Any:
+    for name, conv in _converters(cls).items():
+        if name in data:
+            data[name] = conv(data[name])
+    return cls(**data)

@@ -1,0 +1,113 @@
+"""The records that travel on the topics: frozen dataclasses whose fields derive the Avro schemas."""
+
+from __future__ import annotations
+
+from schemas.records.base import Boundary, Dialect, IdBytes, Json, LogprobBytes, MaskBytes, Record, Stage, Status
+from schemas.records.completion import (
+    CallError,
+    CompletionDelivery,
+    CompletionRecord,
+    CompletionState,
+    LineageStatus,
+    Rejection,
+    SessionOpened,
+    SessionSealed,
+    VersionSpan,
+)
+from schemas.records.node import BlobReference, Control, ControlAction, Heartbeat, Held
+from schemas.records.policy import (
+    BatchConsumed,
+    PartitionOffset,
+    PolicyEvent,
+    PolicyEventType,
+    SkippedGroup,
+    TrainerRegistered,
+)
+from schemas.records.session import SessionEvent, SessionEventType, SessionSpec, SessionState, StageCommand
+from schemas.records.task import GroupEvent, GroupEventType, TaskRequest
+from schemas.records.trajectory import (
+    CallDisposition,
+    CallState,
+    CaptureGap,
+    Counts,
+    Reward,
+    RewardValue,
+    ScoredTrajectory,
+    Trace,
+    Trajectory,
+    TurnSpan,
+)
+
+# Every record that can be the value of a topic, in the order of the registry.
+RECORD_TYPES: tuple[type[Record], ...] = (
+    TaskRequest,
+    GroupEvent,
+    SessionEvent,
+    SessionState,
+    StageCommand,
+    SessionOpened,
+    CompletionRecord,
+    CompletionDelivery,
+    SessionSealed,
+    Rejection,
+    Trajectory,
+    Reward,
+    ScoredTrajectory,
+    PolicyEvent,
+    TrainerRegistered,
+    BatchConsumed,
+    Heartbeat,
+    Control,
+    BlobReference,
+)
+
+__all__ = [
+    "RECORD_TYPES",
+    "BatchConsumed",
+    "BlobReference",
+    "Boundary",
+    "CallDisposition",
+    "CallError",
+    "CallState",
+    "CaptureGap",
+    "CompletionDelivery",
+    "CompletionRecord",
+    "CompletionState",
+    "Control",
+    "ControlAction",
+    "Counts",
+    "Dialect",
+    "GroupEvent",
+    "GroupEventType",
+    "Heartbeat",
+    "Held",
+    "IdBytes",
+    "Json",
+    "LineageStatus",
+    "LogprobBytes",
+    "MaskBytes",
+    "PartitionOffset",
+    "PolicyEvent",
+    "PolicyEventType",
+    "Record",
+    "Rejection",
+    "Reward",
+    "RewardValue",
+    "ScoredTrajectory",
+    "SessionEvent",
+    "SessionEventType",
+    "SessionOpened",
+    "SessionSealed",
+    "SessionSpec",
+    "SessionState",
+    "SkippedGroup",
+    "Stage",
+    "StageCommand",
+    "Status",
+    "TaskRequest",
+    "Trace",
+    "TrainerRegistered",
+    "Trajectory",
+    "TurnSpan",
+    "VersionSpan",
+]
