@@ -31,7 +31,7 @@ def _pack(values: Iterable[float] | NDArray[np.generic], dtype: np.dtype[np.gene
     if array.size == 0:
         return b""
     if dtype.kind in "iu":
-        info = np.iinfo(dtype)
+        info = np.iinfo(np.dtype(dtype.str))
         if array.dtype.kind not in "iub" or array.min() < info.min or array.max() > info.max:
             raise ValueError(f"values don't fit {dtype}: use whole numbers between {info.min} and {info.max}")
     return np.ascontiguousarray(array, dtype=dtype).tobytes()

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args, get_origin
 
 import fastavro
-import orjson
 
-from schemas import registry
+from schemas import json_text, registry
 from schemas.derive import avro_schema, field_hints, is_json, optional_of
 from schemas.records import Record
 from schemas.records.base import WireEnum
@@ -51,38 +50,34 @@ def _parsed(schema_id: int) -> Any:
 
 
 @functools.cache
-def _parsed_today(cls: type[Record]) -> Any:
-    return fastavro.parse_schema(avro_schema(cls))
-
-
-def _json(value: Any) -> str:
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError as exc:  # e.g. lone surrogates, integers beyond 64 bits
-        import json
-
-        try:
-            return json.dumps(value).encode("utf-8", "replace").decode()
-        except (TypeError, ValueError):
-            raise MalformedRecordError(f"a JSON field holds what JSON can't spell: {exc}") from exc
+def _parsed_today(record_name: str) -> Any:
+    return fastavro.parse_schema(avro_schema(registry.record_class(record_name)))
 
 
 def _to_wire(value: Any, hint: Any) -> Any:
     if is_json(hint):
-        return _json(value)
+        return json_text.dump(value)
     if value is None:
         return None
     if dataclasses.is_dataclass(value):
         return _fields(value)
     if isinstance(value, list | tuple):
         return [_to_wire(v, None) for v in value]
+    if isinstance(value, dict):
+        return {_to_wire(k, None): _to_wire(v, None) for k, v in value.items()}
     if isinstance(value, str) and not isinstance(value, WireEnum):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+        return value if value.isascii() else _utf8(value)
     return value
 
 
+def _utf8(text: str) -> str:
+    """The text with '?' for lone surrogates, which UTF-8, and so an Avro string, can't hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _fields(record: Any) -> dict[str, Any]:
-    hints = field_hints(type(record))
+    cls: type = type(record)
+    hints = field_hints(cls)
     return {name: _to_wire(getattr(record, name), hint) for name, hint in hints.items()}
 
 
@@ -98,7 +93,7 @@ def encode(record: Record) -> Encoded:
         fastavro.schemaless_writer(out, _parsed(schema_id), _fields(record))
     except (ValueError, TypeError, KeyError, OverflowError) as exc:
         raise MalformedRecordError(f"{record.NAME} doesn't fit schema id {schema_id}: {exc}") from exc
-    return Encoded(record.topic, record.key.encode(), out.getvalue(), _headers(record))
+    return Encoded(record.topic, _utf8(record.key).encode(), out.getvalue(), _headers(record))
 
 
 def _headers(record: Record) -> list[tuple[str, bytes]]:
@@ -114,7 +109,7 @@ def _headers(record: Record) -> list[tuple[str, bytes]]:
     for name in ("session_id", "group_id", "policy_id", "lease_id", "writer", "call_seq", "type"):
         value = getattr(record, name, None)
         if value not in (None, ""):
-            headers.append((name, str(value).encode()))
+            headers.append((name, _utf8(str(value)).encode()))
     return headers
 
 
@@ -138,12 +133,15 @@ def decode(value: bytes) -> Record:
     body = io.BytesIO(value)
     body.seek(_FRAME.size)
     try:
-        data = fastavro.schemaless_reader(body, _parsed(frozen.schema_id), _parsed_today(cls))
+        data: Any = fastavro.schemaless_reader(body, _parsed(frozen.schema_id), _parsed_today(frozen.record))
     except Exception as exc:  # fastavro raises many types on torn bytes; all of them mean poison
         raise MalformedRecordError(f"{frozen.record} v{frozen.version} body doesn't decode: {exc!r}") from exc
     if body.read(1):
         raise MalformedRecordError(f"{frozen.record} v{frozen.version} has bytes behind its end")
-    record: Record = _build(cls, data)
+    try:
+        record: Record = _build(cls, data)
+    except json_text.JsonTextError as exc:
+        raise MalformedRecordError(f"{frozen.record} v{frozen.version}: {exc}") from exc
     return record
 
 
@@ -155,7 +153,7 @@ def _converters(cls: type) -> dict[str, Any]:
 def _converter(hint: Any) -> Any:
     """How to turn a decoded Avro value into the field's Python value; None when it already is."""
     if is_json(hint):
-        return _from_json
+        return json_text.load
     if (inner := optional_of(hint)) is not None:
         conv = _converter(inner)
         return None if conv is None else lambda v: None if v is None else conv(v)
@@ -168,13 +166,6 @@ def _converter(hint: Any) -> Any:
         cls = hint
         return lambda v: _build(cls, v or {})  # type: ignore[arg-type]
     return None
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as exc:
-        raise MalformedRecordError(f"a JSON field doesn't parse: {exc}") from exc
 
 
 def _build(cls: type, data: dict[str, Any]) -> Any:

@@ -112,7 +112,6 @@ def _record(cls: type, seen: set[str]) -> dict[str, Any]:
     return {"type": "record", "name": cls.__name__, "namespace": NAMESPACE, "doc": doc, "fields": fields}
 
 
-@functools.cache
 def avro_schema(cls: type[Record]) -> dict[str, Any]:
     """The Avro schema that a record class stands for today."""
     return _record(cls, {avro_name(cls)})

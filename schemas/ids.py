@@ -16,7 +16,9 @@ NAMESPACE: Final = uuid.UUID("6b1f3f0e-52a5-5d0c-9a3b-0f5b0c6c7a11")
 
 def derive(kind: str, *parts: object) -> str:
     """The uuid5 of a kind and its identifying parts (joined by an unprintable separator)."""
-    return str(uuid.uuid5(NAMESPACE, "\x1f".join((kind, *map(str, parts)))))
+    name = "\x1f".join((kind, *map(str, parts))).encode("utf-8", "surrogatepass")
+    # uuid.uuid5 itself takes no bytes before Python 3.12, and no text with a lone surrogate.
+    return str(uuid.UUID(bytes=hashlib.sha1(NAMESPACE.bytes + name, usedforsecurity=False).digest()[:16], version=5))
 
 
 def group_id(task_id: str) -> str:
