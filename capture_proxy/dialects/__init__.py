@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from capture_proxy.dialects.anthropic import DIALECT as ANTHROPIC
 from capture_proxy.dialects.base import Dialect, ModelEntry, Route, StreamEncoder
 from capture_proxy.dialects.detect import detect
+from capture_proxy.dialects.openai_chat import DIALECT as OPENAI_CHAT
 
-__all__ = ["Dialect", "ModelEntry", "Route", "StreamEncoder", "detect"]
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (OPENAI_CHAT, ANTHROPIC)}
+"""Every dialect by its name, as `detect` names them."""
+
+__all__ = ["DIALECTS", "Dialect", "ModelEntry", "Route", "StreamEncoder", "detect"]

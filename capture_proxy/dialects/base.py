@@ -54,5 +54,6 @@ class Dialect:
     encode_error: Callable[[ProxyError], tuple[int, dict[str, str], bytes]]
     """(status, headers, body) in the vendor's shape."""
     encode_count: Callable[[int], bytes]
+    encode_model: Callable[[ModelEntry], bytes]
     encode_models: Callable[[Sequence[ModelEntry]], bytes]
     stream_headers: Mapping[str, str]

@@ -48,7 +48,11 @@ def detect(method: str, path: str, headers: Mapping[str, str]) -> Route | None:
         dialect, operation = found
         return Route(dialect=dialect, operation=operation, path=bare, secret=secret)
     if method in {"GET", "HEAD"}:
-        dialect = "anthropic" if any(name.lower() in {"anthropic-version", "x-api-key"} for name in headers) else "openai_chat"
+        dialect = (
+            "anthropic"
+            if any(name.lower() in {"anthropic-version", "x-api-key"} for name in headers)
+            else "openai_chat"
+        )
         if bare in {"/v1/models", "/models"} or bare.startswith("/v1/models/"):
             model = bare.removeprefix("/v1/models/") if bare.startswith("/v1/models/") else None
             return Route(dialect=dialect, operation="list_models", path=bare, secret=secret, model=model)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from capture_proxy.engines.base import Engine, EngineChunk, EngineFinish, EngineInfo, EngineStream, GenerateRequest, WeightSpan
+from capture_proxy.engines.base import (
+    Engine,
+    EngineChunk,
+    EngineFinish,
+    EngineInfo,
+    EngineStream,
+    GenerateRequest,
+    WeightSpan,
+)
 
 __all__ = ["Engine", "EngineChunk", "EngineFinish", "EngineInfo", "EngineStream", "GenerateRequest", "WeightSpan"]

@@ -53,7 +53,10 @@ class Renderer(Protocol):
     end_of_turn_id: int | None
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        template_kwargs: Mapping[str, Any],
     ) -> list[int]:
         """Prompt ids of a conversation, ready for the assistant's answer. Raises ProxyError(bad_request)."""
         ...
@@ -75,7 +78,9 @@ class Renderer(Protocol):
         """
         ...
 
-    def parser(self, prompt_ids: Sequence[int], *, is_parsing_tools: bool, tools: Sequence[Mapping[str, Any]] = ()) -> ReplyParser:
+    def parser(
+        self, prompt_ids: Sequence[int], *, is_parsing_tools: bool, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> ReplyParser:
         """A parser for the output to this prompt (a prompt may end inside an opened thinking block)."""
         ...
 

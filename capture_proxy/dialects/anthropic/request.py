@@ -1,0 +1,135 @@
+"""Reads a Messages request, generating or counting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from capture_proxy.dialects.anthropic.messages import read_messages, read_system
+from capture_proxy.dialects.body import Notes, copy_numbers, parse_body, want_count, want_list, want_strings
+from capture_proxy.dialects.tools import settle_choice
+from capture_proxy.reply import ChatRequest, Json, ProxyError
+
+_KNOWN = (
+    "model",
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop_sequences",
+    "stream",
+    "thinking",
+    "output_config",
+)
+
+_CLIENT_TOOL_TYPES = frozenset({None, "custom"})
+"""Tools that the client runs itself; every other type is hosted by the vendor and can't be answered by a local model."""
+
+
+def parse_request(path: str, headers: Mapping[str, str], body: bytes) -> ChatRequest:
+    """The normalised request. Raises ProxyError(bad_request) that names the field."""
+    del path
+    notes = Notes()
+    value = parse_body(body, notes)
+    notes.ignored_fields(value, _KNOWN)
+    for beta in next((text for name, text in headers.items() if name.lower() == "anthropic-beta"), "").split(","):
+        if beta.strip():
+            notes.add(f"ignored beta: {beta.strip()[:80]}")
+    tools, deferred = _read_tools(want_list(value, "tools"), notes)
+    messages = read_system(value.get("system"), notes) + read_messages(want_list(value, "messages"), deferred, notes)
+    choice, is_parallel = _read_choice(value.get("tool_choice"))
+    return ChatRequest(
+        dialect="anthropic",
+        model=value["model"] if isinstance(value.get("model"), str) else "",
+        messages=messages,
+        tools=tools,
+        tool_choice=settle_choice(choice, tools, notes),
+        parallel_tool_calls=is_parallel,
+        sampling=_read_sampling(value),
+        response_format=_read_format(value.get("output_config"), notes),
+        stream=value.get("stream") is True,
+        include_usage=True,
+        template_kwargs=_read_thinking(value.get("thinking")),
+        notes=notes.sorted(),
+    )
+
+
+def _read_sampling(value: Mapping[str, Json]) -> dict[str, Any]:
+    sampling = copy_numbers(value, ("temperature", "top_p", "top_k"))
+    if (limit := want_count(value, "max_tokens")) is not None:
+        sampling["max_tokens"] = limit
+    if stop := want_strings(value.get("stop_sequences"), "stop_sequences"):
+        sampling["stop"] = stop
+    return sampling
+
+
+def _read_tools(tools: list[Json], notes: Notes) -> tuple[list[dict[str, Json]], dict[str, dict[str, Json]]]:
+    """The tools for the head of the prompt, and the deferred ones, which stand where a tool search names them.
+
+    A deferred tool in the head would rewrite the prefix of the session as soon as the client adds it.
+    """
+    head: list[dict[str, Json]] = []
+    deferred: dict[str, dict[str, Json]] = {}
+    for position, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise ProxyError("bad_request", f"tools.{position}: must be an object", param=f"tools.{position}")
+        if tool.get("type") not in _CLIENT_TOOL_TYPES:
+            notes.add(f"dropped hosted tool: {tool.get('type')}")
+            continue
+        name = tool.get("name")
+        if not isinstance(name, str) or not name:
+            raise ProxyError("bad_request", f"tools.{position}.name: missing", param=f"tools.{position}.name")
+        function: dict[str, Json] = {"name": name}
+        if tool.get("description") is not None:
+            function["description"] = tool["description"]
+        schema = tool.get("input_schema")
+        function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+        if tool.get("defer_loading") is True:
+            deferred[name] = function
+        else:
+            head.append({"type": "function", "function": function})
+    if deferred:
+        notes.add("deferred tools kept out of the prompt's head")
+    return head, deferred
+
+
+def _read_choice(choice: Json) -> tuple[Json, bool]:
+    """(OpenAI's tool_choice, whether calls may come in parallel)."""
+    if not isinstance(choice, dict):
+        return None, True
+    is_parallel = choice.get("disable_parallel_tool_use") is not True
+    match choice.get("type"):
+        case "any":
+            return "required", is_parallel
+        case "none":
+            return "none", is_parallel
+        case "tool":
+            return {"type": "function", "function": {"name": str(choice.get("name") or "")}}, is_parallel
+        case _:
+            return "auto", is_parallel
+
+
+def _read_thinking(thinking: Json) -> dict[str, Json]:
+    """The template's thinking switch, and nothing else: budgets and display are the vendor's."""
+    match thinking.get("type") if isinstance(thinking, dict) else None:
+        case "enabled" | "adaptive":
+            return {"enable_thinking": True}
+        case "disabled":
+            return {"enable_thinking": False}
+        case _:
+            return {}
+
+
+def _read_format(config: Json, notes: Notes) -> dict[str, Json] | None:
+    if not isinstance(config, dict):
+        return None
+    for name in config.keys() - {"format"}:
+        notes.add(f"ignored field: output_config.{name[:80]}")
+    wanted = config.get("format")
+    if isinstance(wanted, dict) and wanted.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": {"name": "output", "schema": wanted.get("schema") or {}}}
+    return None

@@ -1,0 +1,100 @@
+"""Chat Completions answers as a stream of chunks."""
+
+from __future__ import annotations
+
+import orjson
+
+from capture_proxy.dialects.openai_chat.errors import error_value
+from capture_proxy.dialects.openai_chat.response import finish_reason, reply_id, tool_call_value, usage
+from capture_proxy.dialects.sse import data_event
+from capture_proxy.reply import (
+    ChatRequest,
+    Failed,
+    Finished,
+    Json,
+    KeepAlive,
+    ReasoningDelta,
+    Reply,
+    ReplyEvent,
+    Started,
+    TextDelta,
+)
+
+_DONE = b"data: [DONE]\n\n"
+_DELTA_END = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+class ChatStreamEncoder:
+    """One streamed answer. A keep-alive is a chunk with an empty delta: comments don't count for some clients.
+
+    The usage chunk without choices comes only when asked for; otherwise usage rides on the finishing chunk.
+    """
+
+    __slots__ = ("_has_ended", "_head", "_include_usage", "_is_started", "_model")
+
+    def __init__(self, request: ChatRequest) -> None:
+        self._include_usage = request.include_usage
+        self._model = request.model
+        self._is_started = False
+        self._has_ended = False
+        self._head = self._make_head("pending", 0)
+
+    def encode(self, event: ReplyEvent) -> bytes:
+        """The bytes that this event adds to the stream."""
+        if self._has_ended:
+            return b""
+        match event:
+            case TextDelta(text):
+                return self._head + b'{"content":' + orjson.dumps(text) + _DELTA_END if text else b""
+            case ReasoningDelta(text):
+                return self._head + b'{"reasoning_content":' + orjson.dumps(text) + _DELTA_END if text else b""
+            case KeepAlive():
+                return self._head + b"{" + _DELTA_END
+            case Started(completion_id, _, created_at, _):
+                return self._start(completion_id, created_at)
+            case Finished(reply):
+                self._has_ended = True
+                return self._finish(reply)
+            case Failed(error):
+                self._has_ended = True
+                return data_event(error_value(error))
+
+    def _make_head(self, completion_id: str, created_at: int) -> bytes:
+        """Everything of a chunk up to its delta; made once, since a chunk goes out per token."""
+        start = {
+            "id": reply_id(completion_id),
+            "object": "chat.completion.chunk",
+            "created": created_at // 1000,
+            "model": self._model,
+        }
+        return b"data: " + orjson.dumps(start)[:-1] + b',"choices":[{"index":0,"delta":'
+
+    def _start(self, completion_id: str, created_at: int) -> bytes:
+        if self._is_started:
+            return b""
+        self._is_started = True
+        self._head = self._make_head(completion_id, created_at)
+        return self._head + b'{"role":"assistant","content":""' + _DELTA_END
+
+    def _finish(self, reply: Reply) -> bytes:
+        out = [self._start(reply.completion_id, reply.created_at)]
+        for index, call in enumerate(reply.tool_calls):
+            value = orjson.dumps([{"index": index, **tool_call_value(call)}])
+            out.append(self._head + b'{"tool_calls":' + value + _DELTA_END)
+        end = self._head + b'{},"logprobs":null,"finish_reason":"' + finish_reason(reply).encode() + b'"}]'
+        if self._include_usage:
+            out += [end + b"}\n\n", data_event(self._usage_chunk(reply))]
+        else:
+            out.append(end + b',"usage":' + orjson.dumps(usage(reply)) + b"}\n\n")
+        out.append(_DONE)
+        return b"".join(out)
+
+    def _usage_chunk(self, reply: Reply) -> dict[str, Json]:
+        return {
+            "id": reply_id(reply.completion_id),
+            "object": "chat.completion.chunk",
+            "created": reply.created_at // 1000,
+            "model": self._model,
+            "choices": [],
+            "usage": usage(reply),
+        }

@@ -1,0 +1,89 @@
+"""Tool calls and their results, paired: every call is followed by exactly one result, whatever the client sent.
+
+Interrupts leave calls without results, compaction leaves results without calls, and converters duplicate them. The repairs are
+fixed texts, so that a repaired history keeps its tokens from turn to turn; each is noted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capture_proxy.dialects.body import Notes
+from capture_proxy.dialects.content import merge_content, prepend_text
+from capture_proxy.reply import Json
+
+NO_RESULT = "[no result]"
+ORPHAN = "[result of an unknown tool call]"
+
+Message = dict[str, Json]
+
+
+def pair_tools(messages: list[Message], notes: Notes) -> list[Message]:
+    """The conversation with each assistant turn's results directly behind it, in arrival order, then what else was said."""
+    paired: list[Message] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if message["role"] == "tool":
+            paired.append(_orphan(message, notes))
+            continue
+        paired.append(message)
+        if not message.get("tool_calls"):
+            continue
+        end = at
+        while end < len(messages) and messages[end]["role"] != "assistant":
+            end += 1
+        paired += _window(message["tool_calls"], messages[at:end], notes)
+        at = end
+    return paired
+
+
+def _window(calls: list[dict[str, Any]], following: list[Message], notes: Notes) -> list[Message]:
+    """Results first (arrival order, then the missing ones in call order), then the other messages up to the next answer."""
+    _make_ids_distinct(calls, notes)
+    open_ids = [call["id"] for call in calls]
+    originals = {call["id"]: call.pop("_sent_id", call["id"]) for call in calls}
+    results: dict[str, Message] = {}
+    others: list[Message] = []
+    for message in following:
+        if message["role"] != "tool":
+            others.append(message)
+            continue
+        sent = message.get("tool_call_id") or ""
+        candidates = [call_id for call_id in open_ids if originals[call_id] == sent] if sent else open_ids
+        free = next((call_id for call_id in candidates if call_id not in results), None)
+        if free is not None:
+            results[free] = {**message, "tool_call_id": free}
+        elif candidates:
+            _add_duplicate(results[candidates[-1]], message, notes)
+        else:
+            others.append(_orphan(message, notes))
+    for call_id in open_ids:
+        if call_id not in results:
+            notes.add("repaired: tool call without a result")
+            results[call_id] = {"role": "tool", "tool_call_id": call_id, "content": NO_RESULT}
+    return [*results.values(), *others]
+
+
+def _make_ids_distinct(calls: list[dict[str, Any]], notes: Notes) -> None:
+    seen: dict[str, int] = {}
+    for position, call in enumerate(calls):
+        sent = call.get("id") or f"call_{position}"
+        seen[sent] = seen.get(sent, 0) + 1
+        call["_sent_id"] = sent
+        call["id"] = sent
+        if seen[sent] > 1:
+            notes.add("repaired: tool calls with one id")
+            call["id"] = f"{sent}_{seen[sent]}"
+
+
+def _add_duplicate(kept: Message, again: Message, notes: Notes) -> None:
+    notes.add("repaired: several results for one tool call")
+    if kept["content"] != again["content"]:
+        kept["content"] = merge_content(kept["content"], again["content"])
+
+
+def _orphan(message: Message, notes: Notes) -> Message:
+    notes.add("repaired: tool result without a call")
+    return {"role": "user", "content": prepend_text(ORPHAN, message["content"])}
