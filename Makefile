@@ -1,0 +1,63 @@
+# Every command of the project. `make help` lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+# Where a CPU build of torch can be had, name its index here: 5 GB less to install.
+POLYNYA_TORCH_INDEX ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast test-deep lint format bench schemas constraints clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make the virtual environment with the tested versions
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setup: virtual environment in $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "setup: Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11 …")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@if [ -n "$(POLYNYA_TORCH_INDEX)" ]; then $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --index-url $(POLYNYA_TORCH_INDEX) torch; fi
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+	@echo "setup: done"
+
+demo: $(READY) ## the main job: real agent CLIs, real Kafka, scored trajectories
+	@$(BIN)/polynya demo
+
+test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs)
+	@$(BIN)/polynya harness install pi claude_code
+	@$(PYTEST) -m 'not deep' tests
+
+test-fast: $(READY) ## the tests that need no broker, under a minute
+	@$(PYTEST) -m 'not broker and not e2e and not chaos and not deep' -q tests
+
+test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
+	@$(BIN)/polynya harness install pi claude_code
+	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
+
+lint: $(READY) ## ruff, mypy --strict, import-linter, schema compatibility
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m schemas.compatibility
+
+format: $(READY) ## format the code
+	@$(BIN)/ruff format -q .
+	@$(BIN)/ruff check --fix -q .
+
+bench: $(READY) ## measure, side by side; prints a table and writes .bench/latest.json
+	@$(BIN)/python -m tests.bench
+
+schemas: $(READY) ## freeze the next version of every changed record
+	@$(BIN)/python -m schemas.derive
+
+constraints: $(READY) ## resolve the tested versions anew
+	@$(BIN)/uv pip compile -q --universal --no-header --no-annotate --no-emit-index-url --extra dev pyproject.toml -o constraints.txt
+
+clean: ## remove what the commands made, but no data
+	@rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

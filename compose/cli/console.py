@@ -1,0 +1,80 @@
+"""How commands speak: one console, JSON for machines, errors with an exit code and the next thing to type."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from enum import IntEnum
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from rich.console import Console
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class ExitCode(IntEnum):
+    """What the shell learns from a command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    DEPENDENCY_DOWN = 3
+
+
+class CommandError(Exception):
+    """A command can't go on: what, where and why, with the next thing to type."""
+
+    def __init__(self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.code = code
+
+
+def usage(message: str, *, hint: str = "") -> CommandError:
+    """The error of a command that was given something wrong."""
+    return CommandError(message, hint=hint, code=ExitCode.USAGE)
+
+
+def dependency_down(message: str, *, hint: str = "") -> CommandError:
+    """The error of a command whose Kafka, proxy, engine or tool isn't there."""
+    return CommandError(message, hint=hint, code=ExitCode.DEPENDENCY_DOWN)
+
+
+def die(error: CommandError) -> NoReturn:
+    """Print an error and leave with its code."""
+    err.print(f"[bold red]error:[/] {_plain(str(error))}")
+    if error.hint:
+        err.print(f"[bold]try:[/] {_plain(error.hint)}")
+    sys.exit(int(error.code))
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout, for machines."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def is_live() -> bool:
+    """Whether a person watches: live progress on a terminal, plain lines elsewhere."""
+    return out.is_terminal
+
+
+def async_command(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Run an async command function in its own event loop."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return asyncio.run(function(*args, **kwargs))
+
+    return run

@@ -1,0 +1,46 @@
+"""Validation errors as one line: the field's path, what is wrong and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+def path_of(location: tuple[int | str, ...]) -> str:
+    """`('prepare', 0, 'exec')` as `prepare[0].exec`."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text or "(the whole)"
+
+
+def first_problem(error: ValidationError) -> str:
+    """All problems of a validation, one a line, each with its field's path."""
+    return "\n".join(f"{path_of(p['loc'])}: {p['msg']}" for p in error.errors())
+
+
+def hint_for(error: ValidationError, model: type[BaseModel]) -> str:
+    """What to type instead of the first unknown field, or the fields that there are."""
+    for problem in error.errors():
+        if problem["type"] == "extra_forbidden":
+            known = _fields_at(model, problem["loc"][:-1])
+            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+            return f"did you mean {near[0]!r}?" if near else f"the fields here are: {', '.join(known)}"
+        if problem["type"] == "missing":
+            return f"add the field {path_of(problem['loc'])}"
+    return "correct the field and submit again; nothing was submitted"
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    current: Any = model
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = current.model_fields[part].annotation
+        inner = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
+        current = inner[0] if inner else annotation
+        if not (isinstance(current, type) and issubclass(current, BaseModel)):
+            return []
+    return sorted(current.model_fields)

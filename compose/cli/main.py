@@ -1,0 +1,93 @@
+"""The console command `polynya`: wires the groups of commands together and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+import typer
+from pydantic import ValidationError
+
+from compose.cli import demo, export, harness, running, session, status, submit, topics
+from compose.cli.console import CommandError, ExitCode, dependency_down, die, err, usage
+from compose.cli.errors import first_problem
+
+app = typer.Typer(
+    name="polynya",
+    help="Reinforcement learning on any agent harness, as an event stream.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+running.register(app)
+submit.register(app)
+status.register(app)
+demo.register(app)
+app.add_typer(session.app, name="session")
+app.add_typer(topics.app, name="topics")
+app.add_typer(export.app, name="export")
+app.add_typer(harness.app, name="harness")
+
+
+def configure_logging() -> None:
+    """Logs go to stderr: pretty on a terminal, JSON lines elsewhere."""
+    is_terminal = sys.stderr.isatty()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[*shared, structlog.processors.format_exc_info, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    # aiokafka says a great deal about brokers that come and go; the bus reports what matters.
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
+
+
+def main() -> None:
+    """Run the command line; exit codes: 0 ok, 1 failed, 2 usage, 3 a dependency is down."""
+    configure_logging()
+    try:
+        app()
+    except CommandError as error:
+        die(error)
+    except ValidationError as error:
+        die(usage(first_problem(error), hint="polynya --help, or look at polynya.toml and the POLYNYA_* environment"))
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(int(ExitCode.FAILED))
+    except Exception as error:  # the outermost boundary: known outages get their own exit code
+        known = _outage(error)
+        if known is None:
+            raise
+        die(known)
+
+
+def _outage(error: BaseException) -> CommandError | None:
+    """The command error for a part that isn't there, or None when the error is a bug of ours."""
+    from aiokafka.errors import KafkaError
+
+    from compose.kafka import KafkaUnavailable
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KafkaUnavailable):
+            return dependency_down(str(seen))
+        if isinstance(seen, KafkaError | ConnectionError):
+            return dependency_down(
+                f"Kafka doesn't answer: {seen!r}", hint="polynya up --detach, or set POLYNYA_BOOTSTRAP to your cluster"
+            )
+        seen = seen.__cause__
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`polynya status` and `polynya tail`: what the log says."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from bus import Bus
+from compose.cli.connect import open_bus
+from compose.cli.console import CommandError, async_command, out, print_json, usage
+from compose.records_json import as_json as record_json
+from compose.settings import load
+from schemas import MalformedRecordError, UnknownSchemaIdError
+from schemas.records import SessionEvent, SessionState
+from schemas.topics import TOPICS
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("status")(status)
+    app.command("tail")(tail)
+
+
+async def states(bus: Bus) -> dict[str, SessionState]:
+    """The newest state of every session; a lower state_version is ignored."""
+    newest: dict[str, SessionState] = {}
+    async for delivery in bus.tail(["rollout.state"], start="earliest", until_end=True):
+        if not delivery.value:  # a tombstone
+            newest.pop(delivery.key.decode(), None)
+            continue
+        state = delivery.decode()
+        if isinstance(state, SessionState):
+            known = newest.get(state.session_id)
+            if known is None or known.state_version <= state.state_version:
+                newest[state.session_id] = state
+    return newest
+
+
+async def resolve_session(bus: Bus, prefix: str) -> str:
+    """The one session whose id starts with `prefix`; a usage error when there is none or more than one."""
+    found = {s for s in await states(bus) if s.startswith(prefix)}
+    async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True):
+        if (key := delivery.key.decode()).startswith(prefix):
+            found.add(key)
+    if len(found) != 1:
+        what = "no session" if not found else f"{len(found)} sessions"
+        raise usage(f"{what} with an id that starts with {prefix!r}", hint="polynya status")
+    return found.pop()
+
+
+@async_command
+async def status(
+    session: Annotated[str | None, typer.Argument(help="a session id, or the start of one")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Where every session stands; with a SESSION, its facts in order."""
+    async with open_bus(load()) as bus:
+        if session is not None:
+            await _one(bus, await resolve_session(bus, session), as_json=as_json)
+            return
+        current = await states(bus)
+    if as_json:
+        print_json([record_json(s) for s in current.values()])
+        return
+    table = Table("session", "task", "harness", "stage", "attempt", "status", "boundary", "worker")
+    for s in sorted(current.values(), key=lambda s: (s.task_id, s.session_id)):
+        table.add_row(
+            s.session_id[:8], s.task_id, s.harness, s.stage, str(s.attempt), s.status, s.boundary, s.worker_id
+        )
+    out.print(table)
+    counts = Counter(str(s.stage) for s in current.values())
+    out.print(", ".join(f"{n} {stage}" for stage, n in counts.items()) or "no sessions yet; try: polynya submit FILE")
+
+
+async def _one(bus: Bus, session_id: str, *, as_json: bool) -> None:
+    facts = []
+    async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True):
+        event = delivery.decode()
+        if isinstance(event, SessionEvent) and event.session_id == session_id:
+            facts.append(event)
+    if as_json:
+        print_json([record_json(e) for e in facts])
+        return
+    table = Table("at", "fact", "attempt", "worker", "status", "boundary", "error")
+    first = facts[0].at if facts else 0
+    for e in facts:
+        table.add_row(
+            f"+{(e.at - first) / 1000:.2f} s", e.type, str(e.attempt), e.worker_id, e.status, e.boundary, e.error[:80]
+        )
+    out.print(table)
+
+
+@async_command
+async def tail(
+    topic: Annotated[str, typer.Argument(help="a topic of the catalogue, or a dead-letter topic")],
+    *,
+    decode: Annotated[bool, typer.Option("--decode", help="decode the records")] = False,
+    start: Annotated[str, typer.Option("--from", help="earliest, latest, or epoch milliseconds")] = "earliest",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on when the end is reached")] = False,
+    limit: Annotated[int, typer.Option(help="stop after this many records (0: no limit)")] = 0,
+) -> None:
+    """Print a topic's records, one JSON line each."""
+    if topic not in TOPICS and not topic.endswith(".dead"):
+        raise usage(f"no topic {topic!r} in the catalogue", hint=f"one of {', '.join(TOPICS)}")
+    position: Any = start if start in ("earliest", "latest") else _epoch_ms(start)
+    printed = 0
+    async with open_bus(load()) as bus:
+        async for delivery in bus.tail([topic], start=position, until_end=not follow):
+            line: dict[str, Any] = {
+                "topic": delivery.topic,
+                "partition": delivery.partition,
+                "offset": delivery.offset,
+                "timestamp_ms": delivery.timestamp_ms,
+                "key": (delivery.key or b"").decode(errors="replace"),
+                "headers": {k: v.decode(errors="replace") for k, v in delivery.headers.items()},
+            }
+            if decode and delivery.value:
+                try:
+                    line["record"] = record_json(delivery.decode())
+                except (MalformedRecordError, UnknownSchemaIdError) as exc:
+                    line["undecodable"] = str(exc)
+            if decode is False or "undecodable" in line:
+                line["value_bytes"] = len(delivery.value or b"")
+            print_json(line)
+            printed += 1
+            if limit and printed >= limit:
+                return
+    if not printed:
+        sys.stderr.write(f"{topic} holds no records from {start}\n")
+
+
+def _epoch_ms(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as exc:
+        raise CommandError(f"--from {text!r} is neither earliest, latest nor epoch milliseconds") from exc

@@ -1,0 +1,67 @@
+"""Task files: read YAML or JSON, validate all of it before anything is submitted, and turn it into requests."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from compose.cli.console import usage
+from compose.cli.errors import first_problem, hint_for
+from schemas.records import TaskRequest
+from schemas.task import TaskSpec
+
+
+def read_tasks(source: str) -> list[TaskSpec]:
+    """The validated tasks of a file ('-': standard input), which holds one task, a list, or several YAML documents.
+
+    Raises a usage error that names file, task and field; nothing is half-read.
+    """
+    name = "standard input" if source == "-" else source
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise usage(f"can't read the task file {name}: {exc}", hint="polynya submit FILE.yaml") from exc
+    try:
+        documents = [d for d in yaml.safe_load_all(text) if d is not None]
+    except yaml.YAMLError as exc:
+        raise usage(f"{name} is neither YAML nor JSON: {' '.join(str(exc).split())}") from exc
+    entries: list[Any] = [e for d in documents for e in (d if isinstance(d, list) else [d])]
+    if not entries:
+        raise usage(f"{name} holds no task", hint="a task needs at least 'instruction' and 'harness'")
+    return [_validate(entry, name, i if len(entries) > 1 else None) for i, entry in enumerate(entries)]
+
+
+def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
+    from harnesses import HarnessError, validate
+
+    where = source if position is None else f"{source}, task {position + 1}"
+    try:
+        spec = TaskSpec.model_validate(entry)
+    except ValidationError as exc:
+        raise usage(f"{where}: {first_problem(exc)}", hint=hint_for(exc, TaskSpec)) from exc
+    try:
+        validate(spec.harness.name, spec.harness.options, spec.harness.version)
+    except HarnessError as exc:
+        raise usage(f"{where}: {exc}", hint="polynya harness show " + spec.harness.name) from exc
+    return spec
+
+
+def request_of(spec: TaskSpec) -> TaskRequest:
+    """The command that asks the orchestrator to run a task; an absent task_id is made up here."""
+    task_id = spec.task_id or f"task-{uuid.uuid4().hex[:16]}"
+    return TaskRequest(
+        task_id=task_id,
+        policy_id=spec.policy_id,
+        harness=spec.harness.name,
+        instruction=spec.instruction,
+        num_samples=spec.num_samples,
+        priority=spec.priority,
+        submitted_at=int(time.time() * 1000),
+        spec=spec.model_copy(update={"task_id": task_id}).model_dump(mode="json"),
+    )

@@ -1,0 +1,101 @@
+"""From hidden states to token ids and log-probabilities.
+
+The rules are SGLang's: log-probabilities are those after the temperature and before top_k, top_p and min_p; those three
+are applied together to the sorted probabilities; a temperature of zero is greedy with the raw log-probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GREEDY_BELOW = 1e-6  # SGLang's threshold
+ROW_BLOCK = 16  # logits of this many rows at a time: 10 MB at 152k tokens, measured twice as fast as 64 rows
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRule:
+    """How to choose one token. `top_k` None means all tokens."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most probable token is always taken."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
+
+    @property
+    def divisor(self) -> float:
+        """What logits are divided by."""
+        return 1.0 if self.temperature < GREEDY_BELOW else self.temperature
+
+
+@dataclass(slots=True)
+class Draw:
+    """One row of hidden states from which one token is wanted.
+
+    With `target` the token is given and only its log-probability is asked for.
+    """
+
+    rule: SamplingRule
+    generator: torch.Generator | None = None
+    target: int | None = None
+
+
+class Head:
+    """The output projection, with a buffer for the logits (fresh memory for each call costs more than the product)."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """`weight` is (vocabulary, width)."""
+        self._columns = weight.t()
+        self._logits = torch.empty((ROW_BLOCK, weight.shape[0]), dtype=weight.dtype)
+
+    def draw(self, hidden: Tensor, draws: list[Draw]) -> tuple[list[int], list[float]]:
+        """Token ids and log-probabilities for (rows, width) hidden states, one `Draw` per row."""
+        ids: list[int] = []
+        logprobs: list[float] = []
+        for start in range(0, len(draws), ROW_BLOCK):
+            block = draws[start : start + ROW_BLOCK]
+            logits = self._logits[: len(block)]
+            torch.mm(hidden[start : start + len(block)], self._columns, out=logits)
+            divisors = torch.tensor([draw.rule.divisor for draw in block], dtype=torch.float32)
+            scaled = logits if logits.dtype == torch.float32 else logits.float()
+            scaled.div_(divisors.unsqueeze(1))
+            chosen = torch.tensor(
+                [_choose(scaled[row], draw) if draw.target is None else draw.target for row, draw in enumerate(block)]
+            )
+            picked = scaled.gather(1, chosen.unsqueeze(1)).squeeze(1)
+            peak = scaled.amax(1, keepdim=True)
+            normaliser = scaled.sub_(peak).exp_().sum(1).log_().add_(peak.squeeze(1))
+            ids.extend(chosen.tolist())
+            logprobs.extend((picked - normaliser).tolist())
+        return ids, logprobs
+
+
+def _choose(scaled: Tensor, draw: Draw) -> int:
+    """One token id from temperature-scaled logits of shape (vocabulary,)."""
+    rule = draw.rule
+    if rule.is_greedy:
+        return int(scaled.argmax())
+    probabilities = torch.softmax(scaled, 0)
+    if rule.top_k is None and rule.top_p >= 1.0 and rule.min_p <= 0.0:
+        return _invert(probabilities, draw.generator)
+    width = scaled.shape[0] if rule.top_k is None else min(rule.top_k, scaled.shape[0])
+    ordered, order = torch.topk(probabilities, width)
+    before = ordered.cumsum(0) - ordered
+    kept = (before <= rule.top_p) & (ordered >= ordered[0] * rule.min_p)
+    return int(order[_invert(ordered * kept, draw.generator)])
+
+
+def _invert(weights: Tensor, generator: torch.Generator | None) -> int:
+    """Index drawn in proportion to `weights`, by inverting their running sum with one uniform number."""
+    running = weights.double().cumsum(0)
+    point = torch.rand((), dtype=torch.float64, generator=generator) * running[-1]
+    # right=True skips entries of weight zero; the last entry guards against point == running[-1].
+    index = int(torch.searchsorted(running, point, right=True))
+    return min(index, int(weights.nonzero()[-1]) if index >= weights.shape[0] else index)

@@ -1,0 +1,113 @@
+"""The one settings object of a stack: flags > POLYNYA_* environment > polynya.toml > defaults.
+
+Only the command line builds it; the parts get the smaller settings objects that `compose.parts` derives.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+ENV_PREFIX = "POLYNYA_"
+
+
+def default_cache() -> Path:
+    """Where downloads live that every stack on this machine shares."""
+    return Path(os.environ.get("POLYNYA_CACHE", "~/.cache/polynya")).expanduser()
+
+
+class StackSettings(BaseSettings):
+    """Everything a local stack needs to know; ports are chosen free where they are 0."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, toml_file="polynya.toml", extra="forbid", frozen=True)
+
+    state_dir: Path = Path(".polynya")
+    bootstrap: str = Field(default="", description="an existing Kafka; empty: one of our own")
+    topic_prefix: str = ""
+    partitions: int = Field(default=8, ge=1)
+    blob_url: str = ""
+    kafka_port: int = Field(default=0, ge=0, le=65535)
+
+    engine: str = Field(default="cpu", description="cpu, an engine's URL, or scripted:MODULE:FUNCTION")
+    model: str = Field(default="", description="a Hugging Face directory; empty: the built-in tiny model")
+    engine_port: int = Field(default=0, ge=0, le=65535)
+    token_delay_ms: float = Field(default=0.0, ge=0)
+
+    host: str = "127.0.0.1"
+    proxy_port: int = Field(default=0, ge=0, le=65535)
+    proxy_admin_port: int = Field(default=0, ge=0, le=65535)
+    admin_key: SecretStr | None = None
+    ack_wait_ms: float = Field(default=50.0, ge=0)
+
+    policy_id: str = "default"
+    worker_id: str = "worker-1"
+    init_slots: int = Field(default=4, ge=1)
+    ready_slots: int = Field(default=4, ge=1)
+    run_slots: int = Field(default=4, ge=1)
+    postrun_slots: int = Field(default=4, ge=1)
+    heartbeat_s: float = Field(default=1.0, gt=0)
+    lease_ttl_s: float = Field(default=15.0, gt=0)
+    seal_grace_s: float = Field(default=20.0, gt=0)
+    processors: str = Field(default="together", pattern="^(together|apart)$")
+
+    @field_validator("state_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags first, then the environment, then the file."""
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def blobs(self) -> str:
+        """Where claim-checked values go."""
+        return self.blob_url or f"file://{self.state_dir / 'blobs'}"
+
+    def as_env(self) -> dict[str, str]:
+        """The settings as the environment of a child process, so that it builds the same object."""
+        env: dict[str, str] = {}
+        for name, value in self.model_dump().items():
+            if value is None:
+                continue
+            text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+            env[ENV_PREFIX + name.upper()] = text
+        return env
+
+
+def load(**flags: Any) -> StackSettings:
+    """The settings from flags (None: not given), the environment and polynya.toml."""
+    return StackSettings(**{k: v for k, v in flags.items() if v is not None})
+
+
+def admin_key(settings: StackSettings) -> SecretStr:
+    """The key of the proxies' admin listener: given, or made once and kept in the state directory (mode 0600)."""
+    if settings.admin_key is not None:
+        return settings.admin_key
+    path = settings.state_dir / "admin.key"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"admin.key.{os.getpid()}")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32))
+        partial.replace(path)
+    return SecretStr(path.read_text().strip())
