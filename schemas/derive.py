@@ -47,7 +47,7 @@ def avro_name(cls: type) -> str:
 
 def _type_of(hint: Any, seen: set[str]) -> Any:
     if is_json(hint):
-        return {"type": "string", "logicalType": "json"}
+        return "string"
     if get_origin(hint) is Annotated:
         return _type_of(get_args(hint)[0], seen)
     if (inner := optional_of(hint)) is not None:
@@ -100,8 +100,9 @@ def _record(cls: type, seen: set[str]) -> dict[str, Any]:
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
         entry: dict[str, Any] = {"name": field.name, "type": _type_of(hint, seen)}
-        if get_origin(hint) is Annotated and not is_json(hint):
-            entry["doc"] = get_args(hint)[1]
+        if get_origin(hint) is Annotated:
+            # No logical type for JSON: readers warn about those that they don't know.
+            entry["doc"] = "JSON text" if is_json(hint) else get_args(hint)[1]
         if dataclasses.is_dataclass(hint):
             entry["type"] = ["null", entry["type"]]  # an absent nested record reads as its defaults
             entry["default"] = None
