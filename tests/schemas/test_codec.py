@@ -118,13 +118,13 @@ def test_a_value_of_the_wrong_type_is_refused() -> None:
 
 def test_a_json_field_that_json_cannot_spell_is_refused() -> None:
     """An object without a JSON form raises MalformedRecordError, not a library's error."""
-    with pytest.raises(MalformedRecordError, match="rejection|completion_record"):
+    with pytest.raises(MalformedRecordError, match="completion_record"):
         codec.encode(CompletionRecord(messages=[object()]))
 
 
 def test_an_unknown_schema_id_is_retriable_and_named() -> None:
     """The reader is too old for the record: the message names the id and what to do."""
-    with pytest.raises(UnknownSchemaIdError, match="schema id 4242 .*upgrade") as caught:
+    with pytest.raises(UnknownSchemaIdError, match=r"schema id 4242 .*upgrade") as caught:
         codec.decode(struct.pack(">bI", 0, 4242) + b"body")
     assert caught.value.schema_id == 4242
     assert caught.value.is_retriable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from schemas.records import (
@@ -36,10 +38,14 @@ def test_every_record_names_its_topic_key_and_event_id(cls: type[Record]) -> Non
 
 def test_a_base_record_says_what_it_lacks() -> None:
     """A record class that forgot its key or identity fails with its name."""
-    with pytest.raises(TypeError, match="Record"):
-        _ = Record().key
-    with pytest.raises(TypeError, match="Record"):
-        _ = Record().event_id
+
+    class Forgetful(Record):
+        NAME: ClassVar[str] = "forgetful"
+
+    with pytest.raises(TypeError, match="Forgetful doesn't define its key"):
+        _ = Forgetful().key
+    with pytest.raises(TypeError, match="Forgetful doesn't define its identity"):
+        _ = Forgetful().event_id
 
 
 @pytest.mark.parametrize("cls", RECORD_TYPES, ids=lambda c: c.NAME)
