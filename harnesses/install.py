@@ -54,7 +54,7 @@ def find_installed(adapter: Adapter, cache: Path | None = None) -> Installed | N
     bin_dir = place / "node_modules" / ".bin"
     return Installed(
         executable=str(bin_dir / adapter.install.bin),
-        path_dirs=tuple(item for item in (node_dir, str(bin_dir)) if item),
+        path_dirs=(node_dir,) if node_dir else (),
     )
 
 

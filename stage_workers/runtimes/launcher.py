@@ -1,0 +1,52 @@
+"""Runs between fork and exec of every program of runtime `local`: sets its limits, ties it to its worker, becomes it.
+
+Called as `python -I -S launcher.py NAME=VALUE,… WORKER_PID -- argv…`, on its own: it imports nothing of ours, so that it starts in
+a few milliseconds. A program that can't be executed ends with 127 (not found) or 126, as in a shell.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_RESOURCES = {
+    "data": resource.RLIMIT_DATA,
+    "nproc": resource.RLIMIT_NPROC,
+    "fsize": resource.RLIMIT_FSIZE,
+    "core": resource.RLIMIT_CORE,
+}
+
+
+def main(argv: list[str]) -> int:
+    """Never returns when the program could be executed."""
+    limits, worker_pid, _separator, *program = argv
+    # A worker that is killed takes its programs with it: nobody could enforce their deadlines any more.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(worker_pid):
+        return 1
+    for item in filter(None, limits.split(",")):
+        name, _, value = item.partition("=")
+        if name == "cores":
+            os.sched_setaffinity(0, {int(core) for core in value.split("+")})
+            continue
+        hard = resource.getrlimit(_RESOURCES[name])[1]
+        wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
+        resource.setrlimit(_RESOURCES[name], (wanted, wanted))
+    # The worker ignores what asyncio made it ignore; the program starts with the usual dispositions.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvp(program[0], program)  # noqa: S606  # no shell is the point
+    except FileNotFoundError:
+        sys.stderr.write(f"{program[0]}: not found on the PATH {os.environ.get('PATH', '')}\n")
+        return 127
+    except OSError as error:
+        sys.stderr.write(f"{program[0]}: {error.strerror}\n")
+        return 126
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

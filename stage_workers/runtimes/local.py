@@ -1,0 +1,216 @@
+"""Runtime `local`: a directory and a process group on this machine, for trusted programs.
+
+Each session has its own working directory, HOME and TMPDIR, an environment that starts empty, resource limits, and a marker by
+which its processes are found again. Nothing keeps a program from reading the rest of the machine: hence `is_trusted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from stage_workers.output import HeadAndTail
+from stage_workers.runtimes import launcher
+from stage_workers.runtimes.base import ExecResult, Limits, OnOutput, RuntimeFault, Stream
+from stage_workers.runtimes.processes import Family, exit_of, is_alive, kill_family
+
+log = structlog.get_logger(__name__)
+
+MARKER_VARIABLE = "POLYNYA_RUNTIME"
+# No file of a session may grow beyond this unless its limits say otherwise: a runaway log must not fill the disk.
+DEFAULT_FILE_BYTES = 16 * 1024**3
+# What a program may need of the worker's own environment. Everything else starts empty.
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_READ_BYTES = 65_536
+# After the tree is dead its pipes are closed; a reader that still waits has met a process that can't be killed.
+_DRAIN_S = 5.0
+
+
+class LocalRuntime:
+    """A session's directory under `root`, and the programs that run there."""
+
+    is_trusted = True
+
+    def __init__(
+        self, root: Path, name: str, *, owner: str, limits: Limits | None = None, grace_s: float = 2.0
+    ) -> None:
+        """`owner` is the marker's first part, shared by all runtimes of one worker incarnation; `name` is unique under it."""
+        self._root = root.resolve() / name
+        self._marker = f"{MARKER_VARIABLE}={owner}/{name}"
+        self._limits = limits or Limits()
+        self._grace_s = grace_s
+
+    @property
+    def workdir(self) -> str:
+        """The working directory."""
+        return str(self._root / "work")
+
+    @property
+    def home(self) -> str:
+        """The HOME of its programs."""
+        return str(self._root / "home")
+
+    async def start(self) -> None:
+        """Makes the directories, empty."""
+        try:
+            await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+            for name in ("work", "home", "tmp"):
+                (self._root / name).mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise RuntimeFault(f"the session's directory {self._root} can't be made: {error}") from error
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        path_dirs: Sequence[str] = (),
+        stdin: bytes | None = None,
+        on_output: OnOutput | None = None,
+        keep_bytes: int = 65_536,
+    ) -> ExecResult:
+        """See `Runtime.exec`. Also ends programs that were left in the background: nothing outlives the call."""
+        started = time.monotonic()
+        process = await self._spawn(argv, env or {}, cwd or self.workdir, path_dirs, has_stdin=stdin is not None)
+        family = Family(leaders=frozenset({process.pid}), marker=self._marker.encode(), directory=str(self._root))
+        kept = {"stdout": HeadAndTail(keep_bytes), "stderr": HeadAndTail(keep_bytes)}
+
+        def take(stream: Stream, data: bytes) -> None:
+            kept[stream].feed(data)
+            if on_output is not None:
+                on_output(stream, data)
+
+        async with asyncio.TaskGroup() as group:
+            readers = [
+                group.create_task(_read(process.stdout, lambda data: take("stdout", data))),
+                group.create_task(_read(process.stderr, lambda data: take("stderr", data))),
+            ]
+            if stdin is not None:
+                group.create_task(_write(process.stdin, stdin))
+            timed_out = False
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await exit_of(process.pid)
+            except TimeoutError:
+                timed_out = True
+            finally:
+                # A program that ended by itself gets no grace for what it left behind.
+                grace_s = self._grace_s if is_alive(process.pid) else 0.0
+                left = await asyncio.shield(asyncio.ensure_future(kill_family(family, grace_s=grace_s)))
+                if left:
+                    log.error("process.unkillable", runtime=str(self._root), left=left)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _DRAIN_S)
+            _done, waiting = await asyncio.wait(readers, timeout=_DRAIN_S)
+            for reader in waiting:
+                reader.cancel()
+        code = process.returncode
+        return ExecResult(
+            exit_code=-1 if code is None else 128 - code if code < 0 else code,
+            timed_out=timed_out,
+            stdout=kept["stdout"].value,
+            stderr=kept["stderr"].value,
+            duration_s=time.monotonic() - started,
+        )
+
+    async def upload(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """Writes a file and its directories."""
+        place = Path(self.workdir) / path
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            # Created with its mode, so that a secret is never readable for a moment; chmod for a file that was there.
+            place.touch(mode)
+            place.chmod(mode)
+            place.write_bytes(content)
+        except OSError as error:
+            raise RuntimeFault(f"{place} can't be written: {error}") from error
+
+    async def download(self, path: str, limit_bytes: int = 16 * 1024 * 1024) -> bytes:
+        """Reads a file."""
+        place = Path(self.workdir) / path
+        try:
+            with place.open("rb") as file:
+                data = file.read(limit_bytes + 1)
+        except OSError as error:
+            raise RuntimeFault(f"{place} can't be read: {error}") from error
+        if len(data) > limit_bytes:
+            raise RuntimeFault(f"{place} is larger than {limit_bytes} bytes")
+        return data
+
+    async def stop(self) -> None:
+        """Kills what is left and removes the directories."""
+        left = await kill_family(Family(marker=self._marker.encode(), directory=str(self._root)))
+        if left:
+            log.error("process.unkillable", runtime=str(self._root), left=left)
+        await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+
+    async def _spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, path_dirs: Sequence[str], *, has_stdin: bool
+    ) -> asyncio.subprocess.Process:
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        environment |= {"HOME": self.home, "TMPDIR": str(self._root / "tmp"), "TERM": "dumb", "CI": "1"}
+        environment |= env
+        own_path = environment.get("PATH") or os.defpath
+        environment["PATH"] = os.pathsep.join((*path_dirs, own_path))
+        name, _, value = self._marker.partition("=")
+        environment[name] = value
+        try:
+            Path(cwd).mkdir(parents=True, exist_ok=True)
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                launcher.__file__,
+                _limits_text(self._limits),
+                str(os.getpid()),
+                "--",
+                *argv,
+                cwd=cwd,
+                env=environment,
+                stdin=asyncio.subprocess.PIPE if has_stdin else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise RuntimeFault(f"{argv[0]} can't be started in {cwd}: {error}") from error
+
+
+def _limits_text(limits: Limits) -> str:
+    parts = ["core=0", f"fsize={limits.file_bytes or DEFAULT_FILE_BYTES}"]
+    if limits.memory_bytes is not None:
+        parts.append(f"data={limits.memory_bytes}")
+    if limits.pids is not None:
+        parts.append(f"nproc={limits.pids}")
+    if limits.cpus is not None:
+        own = sorted(os.sched_getaffinity(0))
+        parts.append("cores=" + "+".join(map(str, own[: max(1, math.ceil(limits.cpus))])))
+    return ",".join(parts)
+
+
+async def _read(stream: asyncio.StreamReader | None, take: object) -> None:
+    if stream is None or not callable(take):
+        return
+    while data := await stream.read(_READ_BYTES):
+        take(data)
+
+
+async def _write(stream: asyncio.StreamWriter | None, data: bytes) -> None:
+    if stream is None:
+        return
+    # A program may end without reading its input; that is its business.
+    with contextlib.suppress(ConnectionError):
+        stream.write(data)
+        await stream.drain()
+    stream.close()

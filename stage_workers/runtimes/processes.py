@@ -1,0 +1,163 @@
+"""Finding and killing whole process trees through /proc, also the children that tried to leave.
+
+A process belongs to a runtime when one of these holds: it descends from the launched program, it is in its session (`setsid`
+leaves that), its environment has the runtime's marker (a cleared environment leaves that), or it works in the runtime's
+directory. A child has to defeat all four to escape, which only a hostile one would: runtime `local` is for trusted programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+# Each round kills what the one before it missed because it was being forked just then.
+_ROUNDS = 50
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of the process table."""
+
+    pid: int
+    ppid: int
+    sid: int
+    is_zombie: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What the processes of one runtime have in common. Empty fields match nothing."""
+
+    leaders: frozenset[int] = frozenset()
+    marker: bytes = b""
+    directory: str = ""
+
+
+def process_table() -> dict[int, Process]:
+    """Every process that /proc shows; those that end while we look are left out."""
+    table: dict[int, Process] = {}
+    for entry in os.scandir(_PROC):
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (_PROC / entry.name / "stat").read_text("utf-8", "replace")
+        except OSError:
+            continue
+        # The command's name may hold spaces and brackets: the numbers begin after the last one.
+        fields = stat.rpartition(")")[2].split()
+        pid = int(entry.name)
+        table[pid] = Process(pid, int(fields[1]), int(fields[3]), fields[0] in "ZX")
+    return table
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (a zombie doesn't)."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+async def exit_of(pid: int) -> None:
+    """Returns when a process has ended, whoever reaps it.
+
+    asyncio's own `wait` also waits until the last copy of the process' pipes is closed, which a child that was left in the
+    background keeps open.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def note() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    loop.add_reader(descriptor, note)
+    try:
+        await ended
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def members(family: Family) -> set[int]:
+    """The pids of a family's living processes; never our own."""
+    table = process_table()
+    found = {
+        process.pid for process in table.values() if process.sid in family.leaders or process.pid in family.leaders
+    }
+    for pid in table:
+        if pid not in found and (_has_marker(pid, family.marker) or _works_in(pid, family.directory)):
+            found.add(pid)
+    grown = True
+    while grown:
+        grown = False
+        for process in table.values():
+            if process.pid not in found and process.ppid in found:
+                found.add(process.pid)
+                grown = True
+    found.discard(os.getpid())
+    return {pid for pid in found if not table[pid].is_zombie}
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Sends a signal to each; those that are gone don't matter."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+async def kill_family(family: Family, *, grace_s: float = 0.0) -> int:
+    """Ends every process of a family: SIGTERM, up to `grace_s` of patience, then SIGKILL until none is left.
+
+    Returns how many were left at the end (0 but for processes that the kernel can't end).
+    """
+    if grace_s > 0:
+        loop = asyncio.get_running_loop()
+        send(await asyncio.to_thread(members, family), signal.SIGTERM)
+        end = loop.time() + grace_s
+        while loop.time() < end:
+            if not await asyncio.to_thread(members, family):
+                return 0
+            await asyncio.sleep(_PAUSE_S)
+    left: Collection[int] = ()
+    for _round in range(_ROUNDS):
+        left = await asyncio.to_thread(members, family)
+        if not left:
+            return 0
+        send(left, signal.SIGKILL)
+        await asyncio.sleep(_PAUSE_S)
+    return len(left)
+
+
+def _has_marker(pid: int, marker: bytes) -> bool:
+    if not marker:
+        return False
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return any(item.startswith(marker) for item in environment.split(b"\0"))
+
+
+def _works_in(pid: int, directory: str) -> bool:
+    if not directory:
+        return False
+    try:
+        place = str((_PROC / str(pid) / "cwd").readlink())
+    except OSError:
+        return False
+    place = place.removesuffix(" (deleted)")
+    return place == directory or place.startswith(f"{directory}/")
