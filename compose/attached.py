@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from bus import Bus
-from compose.cli.console import CommandError, dependency_down, usage
+from compose.errors import CommandError, dependency_down, usage
 from schemas import ids
 from schemas.records import (
     Boundary,

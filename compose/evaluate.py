@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from compose.cli.console import CommandError, usage
+from compose.errors import CommandError, usage
 from schemas.task import EvaluatorSpec
 
 EVALUATE_WITHIN_S = 600.0

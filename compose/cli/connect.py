@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from bus import Bus, BusSettings, connect
-from compose.cli.console import CommandError, dependency_down
+from compose.errors import CommandError, dependency_down
 from compose.runtime_info import running_info
 from compose.settings import StackSettings, admin_key
 

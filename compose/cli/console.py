@@ -1,4 +1,4 @@
-"""How commands speak: one console, JSON for machines, errors with an exit code and the next thing to type."""
+"""How commands speak: one console, JSON for machines, errors with the next thing to type."""
 
 from __future__ import annotations
 
@@ -6,45 +6,18 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine
-from enum import IntEnum
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from rich.console import Console
+
+from compose.errors import CommandError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-class ExitCode(IntEnum):
-    """What the shell learns from a command."""
-
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    DEPENDENCY_DOWN = 3
-
-
-class CommandError(Exception):
-    """A command can't go on: what, where and why, with the next thing to type."""
-
-    def __init__(self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED) -> None:
-        super().__init__(message)
-        self.hint = hint
-        self.code = code
-
-
-def usage(message: str, *, hint: str = "") -> CommandError:
-    """The error of a command that was given something wrong."""
-    return CommandError(message, hint=hint, code=ExitCode.USAGE)
-
-
-def dependency_down(message: str, *, hint: str = "") -> CommandError:
-    """The error of a command whose Kafka, proxy, engine or tool isn't there."""
-    return CommandError(message, hint=hint, code=ExitCode.DEPENDENCY_DOWN)
 
 
 def die(error: CommandError) -> NoReturn:

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from compose.cli.console import CommandError, ExitCode, out, print_json, usage
+from compose.cli.console import out, print_json
+from compose.errors import CommandError, ExitCode, usage
 
 app = typer.Typer(help="Agent harnesses: list, show, install.", no_args_is_help=True)
 

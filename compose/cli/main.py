@@ -10,7 +10,8 @@ import typer
 from pydantic import ValidationError
 
 from compose.cli import demo, export, harness, running, session, status, submit, topics
-from compose.cli.console import CommandError, ExitCode, dependency_down, die, err, usage
+from compose.cli.console import die, err
+from compose.errors import CommandError, ExitCode, dependency_down, usage
 from compose.cli.errors import first_problem
 
 app = typer.Typer(

@@ -8,7 +8,8 @@ import typer
 
 from compose.attached import AttachedSessions, SessionView
 from compose.cli.connect import call_admin, open_bus
-from compose.cli.console import async_command, out, print_json, usage
+from compose.cli.console import async_command, out, print_json
+from compose.errors import usage
 from compose.cli.display import results_table
 from compose.cli.status import resolve_session
 from compose.records_json import as_json as record_json

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from bus import Bus
 from compose.cli.connect import open_bus
-from compose.cli.console import CommandError, async_command, out, print_json, usage
+from compose.cli.console import async_command, out, print_json
+from compose.errors import CommandError, usage
 from compose.records_json import as_json as record_json
 from compose.settings import load
 from schemas import MalformedRecordError, UnknownSchemaIdError

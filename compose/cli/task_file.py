@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from compose.cli.console import usage
+from compose.errors import usage
 from compose.cli.errors import first_problem, hint_for
 from schemas.records import TaskRequest
 from schemas.task import TaskSpec

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from compose.cli.connect import bus_settings
-from compose.cli.console import CommandError, async_command, out, print_json
+from compose.cli.console import async_command, out, print_json
+from compose.errors import CommandError
 from compose.settings import load
 
 app = typer.Typer(help="Kafka topics: plan, apply, diff (the broker never creates one by itself).", no_args_is_help=True)

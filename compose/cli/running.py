@@ -1,0 +1,176 @@
+"""`polynya up | down | run | doctor`: the stack and its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compose.cli.console import async_command, out, print_json
+from compose.errors import CommandError, ExitCode, dependency_down, usage
+from compose.runtime_info import StackInfo, is_alive, load_info, log_file, running_info
+from compose.settings import StackSettings, load
+from compose.supervisor import tail_of
+
+UP_WITHIN_S = 300.0
+DOWN_WITHIN_S = 90.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("up")(up)
+    app.command("down")(down)
+    app.command("run")(run)
+    app.command("doctor")(doctor)
+
+
+def up(
+    *,
+    engine: Annotated[
+        str | None, typer.Option(help="cpu, an engine's URL, or scripted:MODULE:FUNCTION (default: cpu)")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="a Hugging Face model directory (default: a tiny one)")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="return once the stack is ready")] = False,
+    state_dir: Annotated[Path | None, typer.Option(help="where the stack's state lives (default: .polynya)")] = None,
+    partitions: Annotated[int | None, typer.Option(min=1)] = None,
+    run_slots: Annotated[int | None, typer.Option(min=1, help="sessions that run at once")] = None,
+) -> None:
+    """Start a local stack: Kafka, engine, proxy, processors, worker."""
+    settings = load(engine=engine, model=model, state_dir=state_dir, partitions=partitions, run_slots=run_slots)
+    _check_engine(settings)
+    if (info := running_info(settings)) is not None:
+        raise usage(f"a stack runs in {settings.state_dir} already (pid {info.supervisor_pid})", hint="polynya down")
+    if detach:
+        start_detached(settings, report=lambda line: out.print(line, markup=False))
+        out.print("stop it with: polynya down")
+    else:
+        asyncio.run(_foreground(settings))
+
+
+def _check_engine(settings: StackSettings) -> None:
+    kind = settings.engine
+    if kind == "cpu" or kind.startswith(("http://", "https://")) or (kind.startswith("scripted:") and kind.count(":") == 2):
+        return
+    raise usage(f"engine {kind!r} is none of cpu, URL, scripted:MODULE:FUNCTION", hint="polynya up --engine cpu")
+
+
+async def _foreground(settings: StackSettings) -> None:
+    from compose.stack import LocalStack
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    info = StackInfo(supervisor_pid=os.getpid())
+    stack = LocalStack(settings, info, lambda line: out.print(line, markup=False))
+    try:
+        starting = asyncio.create_task(stack.start())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        if not starting.cancelled():
+            starting.result()
+        await stack.run_until(stop)
+    except Exception as exc:
+        info.error = str(exc)
+        info.save(settings.state_dir)
+        raise
+    finally:
+        await stack.stop()
+
+
+def start_detached(settings: StackSettings, *, report: object = None) -> StackInfo:
+    """Start a stack that outlives this command and wait until it is ready; its facts. CommandError when it doesn't come up."""
+    say = report if callable(report) else (lambda _: None)
+    log_path = log_file(settings.state_dir, "supervisor")
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    StackInfo().save(settings.state_dir)
+    with log_path.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "compose.cli.main", "up"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **settings.as_env()},
+            start_new_session=True,
+        )
+    deadline, last = time.monotonic() + UP_WITHIN_S, ""
+    while time.monotonic() < deadline:
+        info = load_info(settings) or StackInfo()
+        if info.step and info.step != last:
+            last = info.step
+            say(last)
+        if info.is_ready:
+            return info
+        if process.poll() is not None:
+            raise dependency_down(
+                f"the stack didn't come up: {info.error or tail_of(log_path)}", hint=f"look into {log_path.parent}"
+            )
+        time.sleep(0.1)
+    process.terminate()
+    raise dependency_down(f"the stack wasn't up after {UP_WITHIN_S:.0f} s; see {log_path.parent}")
+
+
+def down(*, state_dir: Annotated[Path | None, typer.Option(help="the stack's state directory")] = None) -> None:
+    """Stop the stack that runs in the state directory; its data stays."""
+    settings = load(state_dir=state_dir)
+    info = running_info(settings)
+    if info is None:
+        out.print(f"no stack runs in {settings.state_dir}")
+        return
+    stop_detached(settings, info)
+    out.print("stopped")
+
+
+def stop_detached(settings: StackSettings, info: StackInfo) -> None:
+    """Stop a running stack and wait until no process of it is left; CommandError when one stays."""
+    pids = [info.supervisor_pid, *(load_info(settings) or info).pids.values()]
+    os.kill(info.supervisor_pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_WITHIN_S
+    while time.monotonic() < deadline:
+        if not any(is_alive(pid) for pid in pids):
+            return
+        time.sleep(0.1)
+    left = [pid for pid in pids if is_alive(pid)]
+    raise CommandError(f"these processes of the stack still run: {left}", hint="look at them with ps; kill them by pid")
+
+
+@async_command
+async def run(
+    part: Annotated[str, typer.Argument(help="proxy, assembler, joiner, orchestrator, processors, worker or engine")],
+) -> None:
+    """Run one part alone, in the foreground, against POLYNYA_BOOTSTRAP or the stack in the state directory."""
+    from compose.parts import PARTS, run_part
+
+    if part not in PARTS:
+        raise usage(f"no part {part!r}", hint=f"one of {', '.join(PARTS)}")
+    await run_part(part, load())
+
+
+def doctor(*, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Check what the stack needs on this machine; exits 3 when something necessary is missing."""
+    from compose.doctor import check_all
+
+    findings = check_all(load())
+    if as_json:
+        print_json([{"name": f.name, "ok": f.is_ok, "found": f.found, "hint": f.hint} for f in findings])
+    else:
+        for f in findings:
+            mark = "[green]ok[/]     " if f.is_ok else "[red]missing[/]" if f.is_needed else "[yellow]absent[/] "
+            out.print(f"{mark} {f.name}: ", end="")
+            out.print(f.found, markup=False)
+            if not f.is_ok and f.hint:
+                out.print(f"        try: {f.hint}", markup=False)
+    bad = [f for f in findings if not f.is_ok and f.is_needed]
+    if bad:
+        raise CommandError(f"{len(bad)} necessary thing(s) missing", hint=bad[0].hint, code=ExitCode.DEPENDENCY_DOWN)

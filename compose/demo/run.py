@@ -1,0 +1,114 @@
+"""The demo, step by step: install, start, run, show, export, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from bus import Bus
+from compose.cli.connect import open_bus
+from compose.cli.task_file import read_tasks, request_of
+from compose.errors import CommandError
+from compose.runtime_info import StackInfo
+from compose.settings import StackSettings
+from compose.watch import Progress, follow
+from schemas.records import ScoredTrajectory, Status
+from schemas.topics import TOPICS
+
+HARNESSES = ("pi", "claude_code")
+POLICY = "scripted:compose.demo.policy:reply"
+SESSIONS_WITHIN_S = 300.0
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """What the demo did: the scored trajectories by harness, the file, and how long the sessions took."""
+
+    scored: dict[str, list[ScoredTrajectory]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    parquet: Path = Path()
+    rows: int = 0
+
+
+def install(report: Callable[[str], None]) -> None:
+    """The two agent CLIs, once, into the cache."""
+    from harnesses import ensure_installed, get
+
+    for name in HARNESSES:
+        adapter = get(name)
+        ensure_installed(adapter, progress=report)
+        report(f"{adapter.title} {adapter.version}")
+
+
+async def run_harness(
+    settings: StackSettings, harness: str, on_change: Callable[[Progress], None]
+) -> tuple[list[ScoredTrajectory], float]:
+    """Submit the harness' task and follow it; its scored trajectories and the seconds it took."""
+    with resources.as_file(resources.files("compose.demo").joinpath(f"{harness}.yaml")) as path:
+        (spec,) = read_tasks(str(path))
+    request = request_of(spec)
+    started, since_ms = time.monotonic(), int(time.time() * 1000)
+    async with open_bus(settings) as bus:
+        await bus.publish(request)
+        progress = await follow(
+            bus,
+            [request.task_id],
+            expected=spec.num_samples,
+            since_ms=since_ms,
+            timeout_s=SESSIONS_WITHIN_S,
+            on_change=on_change,
+        )
+    return list(progress.scored.values()), time.monotonic() - started
+
+
+def check(harness: str, scored: list[ScoredTrajectory]) -> None:
+    """Raise when the sessions didn't do what the demo promises: four runs, trained tokens, and a difference in reward."""
+    failed = [s for s in scored if s.status is not Status.COMPLETED or s.trajectory is None or not s.trajectory.traces]
+    if failed:
+        why = "; ".join(f"{s.session_id[:8]}: {s.status}, {s.boundary}, {s.error}" for s in failed)
+        raise CommandError(f"{len(failed)} of {len(scored)} {harness} sessions failed: {why}")
+    if any(s.trajectory and not s.trajectory.counts.trainable_tokens for s in scored):
+        raise CommandError(f"a {harness} session has no trainable token")
+    if not any(s.reward == 1.0 for s in scored):
+        raise CommandError(f"no {harness} session earned its reward")
+
+
+async def export(settings: StackSettings, path: Path) -> int:
+    """All traces into one Parquet file; how many rows."""
+    from trainer_sink.export.parquet import export_parquet
+
+    async with open_bus(settings) as bus:
+        report = await export_parquet(bus, path)
+    return int(report.rows)
+
+
+async def dead_letters(settings: StackSettings) -> int:
+    """How many records any consumer couldn't read: none, in a sound run."""
+    from schemas.topics import dead_letter_topics
+
+    async with open_bus(settings) as bus:
+        return sum([await _count(bus, t.name) for t in dead_letter_topics()])
+
+
+async def _count(bus: Bus, topic: str) -> int:
+    return sum(1 for _ in [d async for d in bus.tail([topic], start="earliest", until_end=True)])
+
+
+def decoder(info: StackInfo) -> Callable[..., str]:
+    """Token ids to text with the stack's tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(info.model_dir)
+    return lambda ids: str(tokenizer.decode(ids))
+
+
+def run_async(settings: StackSettings, harness: str, show: Callable[[Progress], None]) -> tuple[list[ScoredTrajectory], float]:
+    """`run_harness` for a synchronous caller."""
+    return asyncio.run(run_harness(settings, harness, show))
+
+
+__all__ = ["HARNESSES", "POLICY", "TOPICS", "DemoResult", "check", "dead_letters", "decoder", "export", "install", "run_async"]

@@ -1,0 +1,132 @@
+"""A local stack without Docker: Kafka, engine, proxy, processors and a worker, started in order and kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bus import BusSettings
+from bus.admin import TopicAdmin
+from compose.kafka import KafkaCluster
+from compose.parts import PARTS, internal_topics
+from compose.runtime_info import StackInfo, log_file, ready_file
+from compose.settings import StackSettings, admin_key
+from compose.supervisor import Part, Supervisor, python
+
+# The order in which a stack is taken down: first what makes new work, last what others write to.
+STOP_ORDER = ("worker", "proxy", "processors", "orchestrator", "joiner", "assembler", "engine")
+
+
+class LocalStack:
+    """One stack in one state directory. `report` gets a line per step; `info` is kept in `stack.json`."""
+
+    def __init__(self, settings: StackSettings, info: StackInfo, report: Callable[[str], None]) -> None:
+        self.settings = settings
+        self.info = info
+        self._report = report
+        self._kafka: KafkaCluster | None = None
+        self._supervisor = Supervisor(self._save_pids)
+
+    def _step(self, line: str) -> None:
+        self.info.step = line
+        self.info.save(self.settings.state_dir)
+        self._report(line)
+
+    def _save_pids(self) -> None:
+        self.info.pids = dict(self._supervisor.pids)
+        if self._kafka is not None:
+            self.info.pids |= {f"kafka-{node}": pid for node, pid in self._kafka.pids.items()}
+        self.info.save(self.settings.state_dir)
+
+    async def start(self) -> None:
+        """Start everything; raises the error of the first part that can't, with everything stopped again by `stop`."""
+        settings = self.settings
+        admin_key(settings)
+        self.info.policy_id = settings.policy_id
+        self.info.topic_prefix = settings.topic_prefix
+        engine = asyncio.create_task(self._start_engine())
+        try:
+            self.info.bootstrap = settings.bootstrap or await self._start_kafka()
+            self._step(f"Kafka at {self.info.bootstrap}")
+            await self._apply_topics()
+            self.info.engine_url, self.info.model_dir = await engine
+        finally:
+            if not engine.done():
+                engine.cancel()
+            await asyncio.gather(engine, return_exceptions=True)
+        self._step(f"engine at {self.info.engine_url}")
+        processors = ["processors"] if settings.processors == "together" else ["orchestrator", "assembler", "joiner"]
+        ready = await asyncio.gather(self._start_part("proxy"), *(self._start_part(name) for name in processors))
+        self.info.proxy_address = str(ready[0]["data_address"])
+        self.info.proxy_admin_address = str(ready[0]["admin_address"])
+        self._step(f"capture proxy at {self.info.proxy_address}; stream processors")
+        await self._start_part("worker")
+        self.info.is_ready = True
+        self._step("worker; the stack is ready")
+
+    async def _start_kafka(self) -> str:
+        self._report("starting Kafka (its jars are fetched the first time)")
+        self._kafka = KafkaCluster(
+            self.settings.state_dir / "kafka", ports=[self.settings.kafka_port] if self.settings.kafka_port else None
+        )
+        await asyncio.to_thread(self._kafka.start)
+        self._save_pids()
+        return self._kafka.bootstrap
+
+    async def _apply_topics(self) -> None:
+        bus = BusSettings(
+            bootstrap=self.info.bootstrap, topic_prefix=self.settings.topic_prefix, blob_url=self.settings.blobs
+        )
+        async with TopicAdmin(bus) as admin:
+            await admin.apply(internal_topics(), partitions=self.settings.partitions)
+
+    async def _start_engine(self) -> tuple[str, str]:
+        """The engine's URL and the model directory whose tokenizer the proxy uses."""
+        model = self.settings.model or str(await asyncio.to_thread(_tiny_model))
+        if self.settings.engine.startswith(("http://", "https://")):
+            return self.settings.engine, model
+        ready = await self._supervisor.start(self._part("engine", {"POLYNYA_MODEL": model}))
+        return str(ready["url"]), model
+
+    async def _start_part(self, name: str) -> dict[str, object]:
+        extra = {
+            "POLYNYA_BOOTSTRAP": self.info.bootstrap,
+            "POLYNYA_MODEL": self.info.model_dir,
+            "POLYNYA_ENGINE": self.info.engine_url,
+        }
+        return await self._supervisor.start(self._part(name, extra))
+
+    def _part(self, name: str, extra: dict[str, str]) -> Part:
+        state_dir = self.settings.state_dir
+        return Part(
+            name=name,
+            argv=python("run", name),
+            ready_file=ready_file(state_dir, name),
+            log_file=log_file(state_dir, name),
+            env={**self.settings.as_env(), **extra},
+            stop_within_s=PARTS[name].stop_within_s,
+        )
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Keep the parts alive until `stop`; raises when one is beyond restarting."""
+        await self._supervisor.run_until(stop)
+
+    async def stop(self) -> None:
+        """Stop everything that was started; the data stays."""
+        self.info.is_ready = False
+        self._step("stopping")
+        await self._supervisor.stop(STOP_ORDER)
+        if self._kafka is not None:
+            await asyncio.to_thread(self._kafka.stop)
+        self.info.supervisor_pid = 0
+        self.info.pids = {}
+        self._step("stopped")
+
+
+def _tiny_model() -> Path:
+    from compose.cpu_engine.tiny_model import ensure_tiny_model
+
+    path: Any = ensure_tiny_model()
+    return Path(path)

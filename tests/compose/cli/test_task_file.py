@@ -1,0 +1,75 @@
+"""Task files: every mistake is named with file, field and hint, and nothing is half-read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compose.cli.task_file import read_tasks, request_of
+from compose.errors import CommandError, ExitCode
+
+GOOD = "instruction: do it\nharness: {name: shell, options: {command: 'true'}}\n"
+
+
+def problem(tmp_path: Path, text: str) -> CommandError:
+    """The usage error that a task file's text gives."""
+    path = tmp_path / "task.yaml"
+    path.write_text(text)
+    with pytest.raises(CommandError) as caught:
+        read_tasks(str(path))
+    assert caught.value.code is ExitCode.USAGE
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "hint"),
+    [
+        (GOOD + "num_sample: 4\n", "num_sample", "num_samples"),
+        (GOOD + "budgets: {run: 5}\n", "budgets.run", "run_s"),
+        (GOOD + "budgets: {run_s: -5}\n", "budgets.run_s", "correct"),
+        (GOOD + "num_samples: many\n", "num_samples", "correct"),
+        (GOOD + "prepare: [{exec: 'true', budget_s: 0}]\n", "prepare[0].budget_s", "correct"),
+        (GOOD + "prepare: [{upload: {path: ../x}}]\n", "prepare[0].upload", "correct"),
+        ("harness: {name: shell, options: {command: 'true'}}\n", "instruction", "add the field"),
+        ("instruction: x\nharness: {name: shell}\n", "command", "harness show shell"),
+        ("instruction: x\nharness: {name: shel}\n", "harness", "harness show"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path_and_a_hint(tmp_path: Path, text: str, path: str, hint: str) -> None:
+    """Unknown fields, wrong types, negative budgets and missing commands are told apart."""
+    error = problem(tmp_path, text)
+    assert path in str(error)
+    assert hint in error.hint
+
+
+def test_text_that_is_no_yaml_is_a_usage_error(tmp_path: Path) -> None:
+    """Broken YAML names the file."""
+    assert "task.yaml" in str(problem(tmp_path, "a: [1, 2"))
+
+
+def test_an_empty_file_is_a_usage_error(tmp_path: Path) -> None:
+    """A file without a task says what a task needs."""
+    assert "instruction" in problem(tmp_path, "# nothing\n").hint
+
+
+def test_one_bad_task_of_many_refuses_all(tmp_path: Path) -> None:
+    """The error names the task's position; the good one isn't returned."""
+    assert "task 2" in str(problem(tmp_path, GOOD + "---\n" + GOOD + "oops: 1\n"))
+
+
+def test_several_documents_are_several_tasks(tmp_path: Path) -> None:
+    """YAML documents and lists both hold tasks."""
+    path = tmp_path / "tasks.yaml"
+    path.write_text(GOOD + "---\n- " + GOOD.replace("\n", "\n  ").rstrip() + "\n")
+    assert len(read_tasks(str(path))) == 2
+
+
+def test_a_request_carries_the_whole_spec_and_its_id(tmp_path: Path) -> None:
+    """An absent task id is made up once and stands in the spec too."""
+    path = tmp_path / "task.yaml"
+    path.write_text(GOOD + "num_samples: 3\n")
+    request = request_of(read_tasks(str(path))[0])
+    assert request.task_id.startswith("task-")
+    assert request.spec["task_id"] == request.task_id
+    assert (request.num_samples, request.harness) == (3, "shell")
