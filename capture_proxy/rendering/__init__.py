@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from capture_proxy.rendering.base import ParsedCall, ParsedReply, Renderer, ReplyParser
+from capture_proxy.rendering.load import load_renderer
 
-__all__ = ["ParsedCall", "ParsedReply", "Renderer", "ReplyParser"]
+__all__ = ["ParsedCall", "ParsedReply", "Renderer", "ReplyParser", "load_renderer"]

@@ -38,8 +38,8 @@ class ReplyParser(Protocol):
         """What the new ids let through. Text from a tool call's opening mark on is held until `finish`."""
         ...
 
-    def finish(self, *, stop_sequence: str | None = None) -> tuple[list[ReasoningDelta | TextDelta], ParsedReply]:
-        """The remaining deltas and the parsed whole. A matched `stop_sequence` is cut off the end of the text."""
+    def finish(self) -> tuple[list[ReasoningDelta | TextDelta], ParsedReply]:
+        """The remaining deltas and the parsed whole."""
         ...
 
 
@@ -79,9 +79,17 @@ class Renderer(Protocol):
         ...
 
     def parser(
-        self, prompt_ids: Sequence[int], *, is_parsing_tools: bool, tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        is_parsing_tools: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+        stop: Sequence[str] = (),
     ) -> ReplyParser:
-        """A parser for the output to this prompt (a prompt may end inside an opened thinking block)."""
+        """A parser for the output to this prompt, which may end inside an opened thinking block.
+
+        `stop` are the request's stop strings: engines return the tokens of a matched one, clients must not see it.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
