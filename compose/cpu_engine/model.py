@@ -103,7 +103,9 @@ class Model:
         new = {name: tuple(value.shape) for name, value in module.named_parameters()}
         if old != new:
             differing = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-            raise ModelError(f"{path} holds another architecture than the running model: {', '.join(differing[:3])} differ")
+            raise ModelError(
+                f"{path} holds another architecture than the running model: {', '.join(differing[:3])} differ"
+            )
         self._module = module
         self._head = Head(module.get_output_embeddings().weight)
         self.path = path
@@ -116,10 +118,10 @@ def _load(path: Path) -> Any:
     from transformers import AttentionInterface, AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     AttentionInterface.register(ATTENTION_NAME, attend)
     try:
-        module = AutoModelForCausalLM.from_pretrained(
+        module: Any = AutoModelForCausalLM.from_pretrained(
             path, local_files_only=True, attn_implementation=ATTENTION_NAME, dtype=torch.float32
         )
     except (OSError, ValueError, KeyError, RuntimeError) as exc:
@@ -128,7 +130,11 @@ def _load(path: Path) -> Any:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     unsupported = [
         *sorted(kinds - {"full_attention"}),
-        *(name for name in ("final_logit_softcapping", "attn_logit_softcapping", "logits_scaling") if getattr(config, name, None)),
+        *(
+            name
+            for name in ("final_logit_softcapping", "attn_logit_softcapping", "logits_scaling")
+            if getattr(config, name, None)
+        ),
     ]
     if unsupported:
         raise ModelError(f"{path} needs {', '.join(unsupported)}, which this engine doesn't have; serve it with SGLang")

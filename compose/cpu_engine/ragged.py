@@ -38,14 +38,11 @@ class KeyValues:
     """Growing keys and values of one sequence; `length` counts the tokens that every layer has."""
 
     def __init__(self, layer_count: int, prefix: KeyValuePrefix | None = None, *, reserve: int = 0) -> None:
-        """Start empty, or with a copy of `prefix` and room for `reserve` more tokens."""
-        self.length = 0
+        """Start empty, or with a copy of `prefix`, and make room for `reserve` more tokens."""
+        self.length = prefix.length if prefix is not None else 0
+        self._initial = prefix  # copied at the first extend: that happens in the worker thread, this doesn't
         self._reserve = reserve
         self._layers: list[tuple[Tensor, Tensor] | None] = [None] * layer_count
-        if prefix is not None:
-            for layer, (keys, values) in enumerate(prefix.layers):
-                self.extend(layer, keys, values)
-            self.length = prefix.length
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append (heads, n, head_dim) to one layer and return all of that layer so far; `length` doesn't move yet."""
@@ -53,11 +50,12 @@ class KeyValues:
         needed = self.length + count
         stored = self._layers[layer]
         if stored is None or stored[0].shape[1] < needed:
-            wanted = max(needed + self._reserve, int(self.length * GROWTH))
+            wanted = needed + self._reserve if stored is None else max(needed, int(self.length * GROWTH))
             capacity = -(-wanted // GRAIN_TOKENS) * GRAIN_TOKENS
             grown = (keys.new_empty((heads, capacity, dim)), values.new_empty((heads, capacity, dim)))
-            if stored is not None:
-                for new, old in zip(grown, stored, strict=True):
+            source = self._initial.layers[layer] if stored is None and self._initial is not None else stored
+            if source is not None:
+                for new, old in zip(grown, source, strict=True):
                     new[:, : self.length] = old[:, : self.length]
             stored = self._layers[layer] = grown
         stored[0][:, self.length : needed] = keys
@@ -77,11 +75,11 @@ class KeyValues:
 
         After a `truncate` below `length` they don't: take prefixes of tokens that are final.
         """
-        layers = []
-        for stored in self._layers:
-            assert stored is not None, "prefix() before the first forward pass"
-            layers.append((stored[0][:, :length], stored[1][:, :length]))
-        return KeyValuePrefix(tuple(layers), length)
+        stored = tuple(pair for pair in self._layers if pair is not None)
+        if len(stored) < len(self._layers):  # not extended yet: all there is, is what it started with
+            assert self._initial is not None, "prefix() of an empty storage"
+            return self._initial.cut(length)
+        return KeyValuePrefix(stored, length).cut(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,11 @@ def _attend_row(query: Tensor, keys: Tensor, values: Tensor, past: int, scaling:
         out = functional.scaled_dot_product_attention(folded, keys.unsqueeze(0), values.unsqueeze(0), scale=scaling)
         return out.reshape(heads, 1, dim)
     fresh, fresh_weight = _flash(
-        query, keys[:, past:].repeat_interleave(groups, 0), values[:, past:].repeat_interleave(groups, 0), scaling, causal=True
+        query,
+        keys[:, past:].repeat_interleave(groups, 0),
+        values[:, past:].repeat_interleave(groups, 0),
+        scaling,
+        causal=True,
     )
     if past == 0:
         return fresh

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from compose.cpu_engine.model import Model, ModelError, Row
+from compose.cpu_engine.model import Model, Row
 from compose.cpu_engine.prefix_cache import BLOCK_TOKENS, PrefixCache
 from compose.cpu_engine.ragged import KeyValues
 from compose.cpu_engine.sequence import FinishReason, Sequence
@@ -21,6 +21,8 @@ from compose.cpu_engine.text import Tokenizer
 
 log = structlog.get_logger()
 
+# Thousands of slow replies are due at thousands of moments; waking for each would cost more than giving them out.
+TICK_S = 0.002
 ABORTED = FinishReason("abort", message="Aborted")
 ABORTED_WAITING = FinishReason("abort", message="Abort in waiting queue")
 
@@ -29,7 +31,14 @@ class Scheduler:
     """Continuous batching over one model. Start it with `run()` as a task; every other method is for the same loop."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, *, version: str, max_running: int, chunk_tokens: int, cache_tokens: int
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        *,
+        version: str,
+        max_running: int,
+        chunk_tokens: int,
+        cache_tokens: int,
     ) -> None:
         self.version = version
         """The weight version of tokens made from now on."""
@@ -173,21 +182,21 @@ class Scheduler:
         prompts: list[Sequence] = []
         now = time.monotonic()
         for sequence in self._active:
-            if sequence.pending or sequence.is_computed:
+            if sequence.pending or sequence.is_computed or (sequence.script is None and sequence.next_at > now):
                 continue
-            if sequence.script is None and sequence.output_ids and sequence.storage is not None:
-                if sequence.next_at <= now and len(planned) < self._max_running:
+            if sequence.storage is not None and sequence.storage.length == sequence.known_count - 1:
+                if len(planned) < self._max_running:
                     planned.append((sequence, self._row(sequence, 1)))
             else:
                 prompts.append(sequence)
         budget = self._chunk_tokens
-        begun: set[bytes] = set()
+        begun: set[tuple[int, ...]] = set()
         for sequence in prompts:
             if budget <= 0 or len(planned) >= self._max_running:
                 break
             if sequence.storage is None:
                 # Of prompts that begin alike one goes first: the others find its keys and values in the cache.
-                opening = repr(sequence.prompt_ids[:BLOCK_TOKENS]).encode()
+                opening = tuple(sequence.prompt_ids[:BLOCK_TOKENS])
                 if opening in begun:
                     continue
                 begun.add(opening)
@@ -198,26 +207,26 @@ class Scheduler:
         return planned
 
     def _start(self, sequence: Sequence) -> None:
-        found = self._cache.find(sequence.known_ids())
+        # Not a script's future: the tokens to come must be computed, or there are no log-probabilities for them.
+        found = self._cache.find(sequence.prompt_ids + sequence.output_ids)
         sequence.storage = KeyValues(self._model.layer_count, found, reserve=min(sequence.limits.max_new_tokens, 1024))
         if not sequence.output_ids:
             sequence.cached_tokens = min(found.length if found else 0, len(sequence.prompt_ids))
 
     def _row(self, sequence: Sequence, budget: int) -> Row:
         assert sequence.storage is not None
-        known = sequence.known_ids()
         begin = sequence.storage.length
         # A script's last token is never an input: nothing follows it.
-        last = len(known) if sequence.script is None else len(known) - 1
+        last = sequence.known_count if sequence.script is None else sequence.known_count - 1
         end = min(last, begin + budget)
         targets: list[int] = []
         if sequence.script is not None:
             # Output i is predicted at position len(prompt) + i - 1; those given out already are not asked for again.
             ready = len(sequence.prompt_ids) + len(sequence.output_ids) + len(sequence.pending) - 1
-            targets = known[max(begin, ready) + 1 : end + 1]
+            targets = sequence.known(max(begin, ready) + 1, end + 1)
         return Row(
             storage=sequence.storage,
-            ids=known[begin:end],
+            ids=sequence.known(begin, end),
             rule=sequence.rule,
             targets=targets,
             sample=sequence.script is None and end == last,
@@ -230,7 +239,7 @@ class Scheduler:
         rows = [row for _, row in planned]
         try:
             results = await asyncio.get_running_loop().run_in_executor(self._worker, self._model.step, rows)
-        except Exception as exc:  # noqa: BLE001 - step boundary: one bad step must not end the server
+        except Exception as exc:  # step boundary: one bad step must not end the server
             log.exception("step.failed", requests=len(rows), tokens=sum(len(row.ids) for row in rows))
             for sequence, _ in planned:
                 self._remove(sequence)
@@ -264,7 +273,9 @@ class Scheduler:
                     break  # one token per step, so that a stream has one event per token
             if not sequence.is_over:
                 earliest = sequence.next_at if earliest is None else min(earliest, sequence.next_at)
-        return None if earliest is None else max(0.0, earliest - now)
+        if earliest is None or earliest <= now:
+            return None if earliest is None else 0.0
+        return max(TICK_S, earliest - now)
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
         limits = sequence.limits
@@ -311,6 +322,3 @@ class Scheduler:
             return
         sequence.pending.clear()
         sequence.storage.truncate(len(sequence.prompt_ids) + len(sequence.output_ids) - 1)
-
-
-__all__ = ["ModelError", "Scheduler"]

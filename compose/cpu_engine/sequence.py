@@ -85,9 +85,16 @@ class Sequence:
         """Whether a script has no token left whose log-probability is unknown."""
         return self.script is not None and len(self.output_ids) + len(self.pending) >= len(self.script)
 
-    def known_ids(self) -> list[int]:
-        """Prompt and output so far; for a script, the reply to its end."""
-        return self.prompt_ids + (self.output_ids if self.script is None else self.script)
+    @property
+    def known_count(self) -> int:
+        """Tokens of the prompt and of the output so far; for a script, of the reply to its end."""
+        return len(self.prompt_ids) + len(self.output_ids if self.script is None else self.script)
+
+    def known(self, begin: int, end: int) -> list[int]:
+        """A slice of these tokens (their whole list would be copied at every step)."""
+        reply = self.output_ids if self.script is None else self.script
+        shift = len(self.prompt_ids)
+        return self.prompt_ids[begin:end] + reply[max(0, begin - shift) : max(0, end - shift)]
 
     def take(self, token_id: int, logprob: float, version: str) -> None:
         """Append one token made by weights `version`."""

@@ -73,7 +73,7 @@ def write_tiny_model(directory: Path, tokenizer: Path, *, seed: int) -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # one small file: a bar would only clutter the log
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call] # one small file: a bar would only clutter the log
     config = Qwen3Config(
         vocab_size=VOCAB_SIZE,
         hidden_size=HIDDEN_SIZE,
@@ -91,7 +91,7 @@ def write_tiny_model(directory: Path, tokenizer: Path, *, seed: int) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
+        model = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
     model.generation_config.eos_token_id = [END_OF_TURN_ID, END_OF_TEXT_ID]
     model.generation_config.pad_token_id = END_OF_TEXT_ID
     model.save_pretrained(directory)
