@@ -43,7 +43,9 @@ class _Identity:
             saved = json.loads(path.read_text())
             return cls(saved["cluster_id"], {int(node): NodePorts(**p) for node, p in saved["ports"].items()})
         except (ValueError, KeyError, TypeError) as error:
-            raise KafkaUnavailable(f"{path} isn't readable ({error}). Remove {path.parent} to begin with no data.") from error
+            raise KafkaUnavailable(
+                f"{path} isn't readable ({error}). Remove {path.parent} to begin with no data."
+            ) from error
 
 
 class KafkaCluster:
@@ -129,7 +131,9 @@ class KafkaCluster:
             try:
                 self.await_ready()
             except KafkaUnavailable:
-                lost_the_race = any("Address already in use" in p.end_of_log(lines=60) for p in self._processes.values())
+                lost_the_race = any(
+                    "Address already in use" in p.end_of_log(lines=60) for p in self._processes.values()
+                )
                 self.stop(timeout_s=1)
                 if not lost_the_race or attempt == _PORT_ATTEMPTS:
                     raise
@@ -158,9 +162,9 @@ class KafkaCluster:
                 for node in expected:
                     seen = probe.view(HOST, self._known.ports[node].broker)
                     if seen.brokers != expected or seen.controller_id < 0:
-                        raise probe.ProbeFailed(f"node {node} sees the brokers {seen.brokers}")
+                        raise probe.ProbeFailedError(f"node {node} sees the brokers {seen.brokers}")
                 probe.coordinator(HOST, self._known.ports[expected[0]].broker)
-            except probe.ProbeFailed as failed:
+            except probe.ProbeFailedError as failed:
                 reason = str(failed)
             else:
                 return
@@ -218,7 +222,9 @@ class KafkaCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -278,7 +284,9 @@ class KafkaCluster:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=node_dir)
         if done.returncode != 0:
             said = (done.stdout + done.stderr)[-2000:]
-            raise KafkaUnavailable(f"Kafka's storage in {node_dir} couldn't be formatted (exit code {done.returncode}):\n{said}")
+            raise KafkaUnavailable(
+                f"Kafka's storage in {node_dir} couldn't be formatted (exit code {done.returncode}):\n{said}"
+            )
 
 
 def _require_free(ports: Sequence[int], *, patience_s: float = 5.0) -> None:

@@ -11,7 +11,7 @@ _CLIENT_ID = b"polynya-probe"
 _PROBE_GROUP = b"polynya-probe"
 
 
-class ProbeFailed(Exception):  # noqa: N818 - an outcome, expected while a broker starts
+class ProbeFailedError(Exception):
     """The broker didn't answer, or not yet with what a running cluster says."""
 
 
@@ -26,8 +26,8 @@ class View:
 
 
 def view(host: str, port: int, *, timeout_s: float = 2.0) -> View:
-    """Ask one broker for the live brokers and the controller (Metadata v1, no topics); raises `ProbeFailed`."""
-    body = _Reader(_ask(host, port, _METADATA, 1, struct.pack(">i", 0), timeout_s))
+    """Ask one broker for the live brokers and the controller (Metadata v1, no topics); raises `ProbeFailedError`."""
+    body = _Reader(_ask(host, port, _METADATA, 1, struct.pack(">i", 0), timeout_s=timeout_s))
     brokers = []
     for _ in range(body.int32()):
         brokers.append(body.int32())
@@ -38,19 +38,19 @@ def view(host: str, port: int, *, timeout_s: float = 2.0) -> View:
 
 
 def coordinator(host: str, port: int, *, timeout_s: float = 2.0) -> int:
-    """The id of the broker that coordinates some group (FindCoordinator v0); raises `ProbeFailed` while there is none.
+    """The id of the broker that coordinates some group (FindCoordinator v0); raises `ProbeFailedError` while there is none.
 
     Asking makes the broker create its offsets topic, so that the first consumer group doesn't have to wait for it.
     """
     request = struct.pack(">h", len(_PROBE_GROUP)) + _PROBE_GROUP
-    body = _Reader(_ask(host, port, _FIND_COORDINATOR, 0, request, timeout_s))
+    body = _Reader(_ask(host, port, _FIND_COORDINATOR, 0, request, timeout_s=timeout_s))
     error = body.int16()
     if error != 0:
-        raise ProbeFailed(f"no group coordinator yet (error code {error})")
+        raise ProbeFailedError(f"no group coordinator yet (error code {error})")
     return body.int32()
 
 
-def _ask(host: str, port: int, api: int, version: int, body: bytes, timeout_s: float) -> bytes:
+def _ask(host: str, port: int, api: int, version: int, body: bytes, *, timeout_s: float) -> bytes:
     message = struct.pack(">hhih", api, version, 1, len(_CLIENT_ID)) + _CLIENT_ID + body
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
@@ -58,7 +58,7 @@ def _ask(host: str, port: int, api: int, version: int, body: bytes, timeout_s: f
             (size,) = struct.unpack(">i", _receive(connection, 4))
             return _receive(connection, size)[4:]  # after the correlation id
     except OSError as error:
-        raise ProbeFailed(f"{host}:{port}: {error}") from error
+        raise ProbeFailedError(f"{host}:{port}: {error}") from error
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
@@ -66,7 +66,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(chunks) < size:
         chunk = connection.recv(size - len(chunks))
         if not chunk:
-            raise ProbeFailed("the broker closed the connection")
+            raise ProbeFailedError("the broker closed the connection")
         chunks += chunk
     return chunks
 
@@ -81,7 +81,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         taken = self._data[self._at : self._at + size]
         if len(taken) < size:
-            raise ProbeFailed("the broker's answer ends too early")
+            raise ProbeFailedError("the broker's answer ends too early")
         self._at += size
         return taken
 

@@ -37,7 +37,14 @@ class BrokerProcess:
 
     def spawn(self, java: str, jars: Path, *, heap_mb: int, detach: bool) -> None:
         """Start the broker from `server.properties`. Unless `detach`ed, it ends when this process does, however it ends."""
-        command = [java, f"-Xmx{heap_mb}m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+        command = [
+            java,
+            f"-Xmx{heap_mb}m",
+            "-Xms64m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+        ]
         command += [f"{_MARK}{self._dir}", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
         command += ["-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ"]
         command += ["-cp", f"{jars}/*", "kafka.Kafka", str(self._dir / "server.properties")]
@@ -121,5 +128,7 @@ def _arguments(pid: int) -> list[str]:
             return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
         except OSError:
             return []
-    shown = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, timeout=10, check=False)
+    shown = subprocess.run(
+        ["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, timeout=10, check=False
+    )
     return shown.stdout.split()

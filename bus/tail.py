@@ -1,0 +1,147 @@
+"""Readers without a group: they choose their partitions and offsets, commit nothing, and see everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
+
+from bus.blobs import BlobStore
+from bus.claims import resolve
+from bus.deliveries import Delivery, Start
+from bus.errors import BlobStoreUnavailableError, BusRefusedError, BusUnavailableError
+from bus.group_source import close_consumer, delivery_of
+from bus.settings import BusSettings
+
+_log = structlog.get_logger(__name__)
+_POLL_MS: Final = 250
+_POLL_RECORDS: Final = 500
+_PAUSE_S: Final = 0.5
+
+T = TypeVar("T")
+
+
+async def open_reader(settings: BusSettings) -> AIOKafkaConsumer:
+    """A started consumer without a group; raises `BusUnavailableError` after the connect deadline."""
+    try:
+        async with asyncio.timeout(settings.connect_deadline_s):
+            while True:
+                consumer = AIOKafkaConsumer(**settings.reader_options())
+                try:
+                    await consumer.start()
+                except KafkaError as error:
+                    await close_consumer(consumer)
+                    _log.warning("broker.unreachable", bootstrap=settings.bootstrap, error=repr(error))
+                    await asyncio.sleep(_PAUSE_S)
+                except BaseException:
+                    await close_consumer(consumer)
+                    raise
+                else:
+                    return consumer
+    except TimeoutError as late:
+        raise BusUnavailableError(
+            f"no Kafka at {settings.bootstrap} within {settings.connect_deadline_s:.0f} s: see whether it runs"
+        ) from late
+
+
+async def read(
+    settings: BusSettings,
+    blobs: BlobStore,
+    partitions: Mapping[str, Sequence[int]],
+    start: Start,
+    *,
+    until_end: bool,
+) -> AsyncGenerator[Delivery, None]:
+    """Yield the records of these partitions from `start` on; see `Bus.tail`. Offsets that retention took are an error."""
+    consumer = await open_reader(settings)
+    try:
+        tps = [TopicPartition(settings.physical(t), n) for t, numbers in partitions.items() for n in numbers]
+        consumer.assign(tps)
+        begin, end = await _bounds(settings, consumer, tps, start)
+        for tp, offset in begin.items():
+            consumer.seek(tp, offset)
+        left = {tp for tp in tps if not until_end or begin[tp] < end[tp]}
+        while left:
+            for tp, records in (await _poll(consumer, left)).items():
+                for record in records:
+                    if until_end and record.offset >= end[tp]:
+                        break
+                    yield await _resolved(delivery_of(settings, record), blobs)
+            if until_end:
+                # The position, not the last record: compaction may have taken the record before the end.
+                left = {tp for tp in left if await consumer.position(tp) < end[tp]}
+    finally:
+        await close_consumer(consumer)
+
+
+async def end_offsets(
+    settings: BusSettings, consumer: AIOKafkaConsumer, topic: str, numbers: Sequence[int]
+) -> dict[int, int]:
+    """The next offset of each partition of a topic; waits out an outage until the connect deadline."""
+    tps = [TopicPartition(settings.physical(topic), n) for n in numbers]
+    ends = await _patiently(settings, lambda: consumer.end_offsets(tps))
+    return {tp.partition: offset for tp, offset in ends.items()}
+
+
+async def _bounds(
+    settings: BusSettings, consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition], start: Start
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Where to begin and where the end was when asked."""
+    end = await _patiently(settings, lambda: consumer.end_offsets(tps))
+    if start == "latest":
+        return end, end
+    if start == "earliest":
+        return await _patiently(settings, lambda: consumer.beginning_offsets(tps)), end
+    if isinstance(start, int):
+        found = await _patiently(settings, lambda: consumer.offsets_for_times(dict.fromkeys(tps, start)))
+        return {tp: found[tp].offset if found.get(tp) is not None else end[tp] for tp in tps}, end
+    if isinstance(start, Mapping):
+        earliest = await _patiently(settings, lambda: consumer.beginning_offsets(tps))
+        wanted = {tp: start.get((settings.logical(tp.topic), tp.partition), earliest[tp]) for tp in tps}
+        for tp, offset in wanted.items():
+            if offset < earliest[tp]:
+                raise BusRefusedError(
+                    f"{settings.logical(tp.topic)}[{tp.partition}] begins at {earliest[tp]} by now: retention has taken "
+                    f"[{offset}, {earliest[tp]}). Read on from there knowingly, or read the archive."
+                )
+        return wanted, end
+    raise ValueError(f"start must be 'earliest', 'latest', epoch ms or offsets by (topic, partition), not {start!r}")
+
+
+async def _poll(consumer: AIOKafkaConsumer, tps: set[TopicPartition]) -> dict[TopicPartition, list[Any]]:
+    try:
+        polled: dict[TopicPartition, list[Any]] = await consumer.getmany(
+            *tps, timeout_ms=_POLL_MS, max_records=_POLL_RECORDS
+        )
+    except OffsetOutOfRangeError as error:
+        raise BusRefusedError(f"retention has overtaken this reader: {error!r}") from error
+    except (KafkaError, ConsumerStoppedError) as error:
+        raise BusUnavailableError(f"reading failed: {error!r}") from error
+    return polled
+
+
+async def _resolved(delivery: Delivery, blobs: BlobStore) -> Delivery:
+    while True:
+        try:
+            return await resolve(delivery, blobs)
+        except BlobStoreUnavailableError as error:
+            _log.warning("blobs.unreachable", topic=delivery.topic, offset=delivery.offset, error=str(error))
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _patiently(settings: BusSettings, ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until there is an answer, within the connect deadline."""
+    try:
+        async with asyncio.timeout(settings.connect_deadline_s):
+            while True:
+                try:
+                    return await ask()
+                except KafkaError as error:
+                    _log.warning("offsets.delayed", error=repr(error))
+                    await asyncio.sleep(_PAUSE_S)
+    except TimeoutError as late:
+        raise BusUnavailableError(f"Kafka at {settings.bootstrap} didn't tell its offsets in time") from late
