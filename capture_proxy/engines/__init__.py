@@ -11,5 +11,15 @@ from capture_proxy.engines.base import (
     GenerateRequest,
     WeightSpan,
 )
+from capture_proxy.engines.sglang import SglangEngine
 
-__all__ = ["Engine", "EngineChunk", "EngineFinish", "EngineInfo", "EngineStream", "GenerateRequest", "WeightSpan"]
+__all__ = [
+    "Engine",
+    "EngineChunk",
+    "EngineFinish",
+    "EngineInfo",
+    "EngineStream",
+    "GenerateRequest",
+    "SglangEngine",
+    "WeightSpan",
+]
