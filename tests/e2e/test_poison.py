@@ -1,0 +1,77 @@
+"""What can't be read: poison goes to the dead-letter topic with its bytes, an unknown schema id stops its partition."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus import Bus
+from schemas.topics import CONSUMERS, TOPICS, dead_letter_topic
+from tests.e2e.stack import Stack
+
+pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.timeout(300)]
+
+POISON = b"\x00\x00\x00\x00\x03not an Avro body"
+FOREIGN = b'{"json": "from somebody else"}'
+UNKNOWN_ID = b"\x00\x00\x0f\x42\x3fwhatever"
+
+# What the running parts consume all the time; the trainer's side has tests of its own.
+CONSUMED = [
+    (component, topic)
+    for component, topics in CONSUMERS.items()
+    for topic in topics
+    if component in ("orchestrator", "assembler", "joiner")
+    and topic in ("rollout.tasks", "rollout.sessions", "capture.completions", "trajectory.built", "reward.assigned", "rollout.nodes", "rollout.control")
+]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack of its own, since one test leaves a partition stopped."""
+    state_dir: Path = tmp_path_factory.mktemp("poison")
+    stack = Stack(state_dir)
+    stack.up()
+    try:
+        yield stack
+    finally:
+        stack.down()
+
+
+async def dead(bus: Bus, topic: str, component: str) -> list[tuple[bytes, dict[str, bytes]]]:
+    """Values and headers on a consumer's dead-letter topic."""
+    name = dead_letter_topic(TOPICS[topic], component).name
+    return [(d.value, d.headers) async for d in bus.tail([name], start="earliest", until_end=True)]
+
+
+@pytest.mark.parametrize("value", [POISON, FOREIGN], ids=["torn-body", "foreign-json"])
+async def test_poison_on_every_consumed_topic_is_dead_lettered_and_life_goes_on(stack: Stack, value: bytes) -> None:
+    """Each consumer puts the raw bytes, with the reason, on its own dead-letter topic; the next task still completes."""
+    key = f"poison-{len(value)}".encode()
+    async with stack.bus() as bus:
+        for topic in sorted({t for _, t in CONSUMED}):
+            await bus.publish_raw(topic, key, value, [])
+        deadline = time.monotonic() + 60
+        missing = list(CONSUMED)
+        while missing:
+            missing = [(c, t) for c, t in missing if value not in [v for v, _ in await dead(bus, t, c)]]
+            assert time.monotonic() < deadline, (missing, stack.logs())
+            await asyncio.sleep(0.2)
+        for component, topic in CONSUMED:
+            headers = next(h for v, h in await dead(bus, topic, component) if v == value)
+            assert headers["dead_reason"]
+            assert headers["dead_topic"].decode().endswith(topic)
+    stack.submit(stack.agent_task("turns=0", task_id=f"after-{len(value)}"), wait=True)
+    assert len(await stack.results(f"after-{len(value)}")) == 1
+
+
+async def test_zz_an_unknown_schema_id_stops_the_partition_and_is_named(stack: Stack) -> None:
+    """No dead letter for it: the message names the id, and the consumer's log says which partition waits."""
+    async with stack.bus() as bus:
+        await bus.publish_raw("rollout.tasks", b"newer", UNKNOWN_ID, [])
+        stack.until(lambda: "1000000" in stack.log("processors") or "999999" in stack.log("processors"), 40, "the id in the log")
+        values = [v for v, _ in await dead(bus, "rollout.tasks", "orchestrator")]
+    assert UNKNOWN_ID not in values
