@@ -65,7 +65,9 @@ class AttachedSessions:
         task_id = f"attached-{uuid.uuid4().hex[:16]}"
         group_id = ids.group_id(task_id)
         session_id = ids.session_id(group_id, 0)
-        task = TaskSpec(task_id=task_id, instruction=instruction, harness=HarnessSpec(name=harness), policy_id=policy_id)
+        task = TaskSpec(
+            task_id=task_id, instruction=instruction, harness=HarnessSpec(name=harness), policy_id=policy_id
+        )
         spec = SessionSpec(
             task_id=task_id,
             group_id=group_id,
@@ -188,9 +190,7 @@ class AttachedSessions:
             raise dependency_down("no capture proxy has sent a heartbeat in the last 15 s", hint="polynya up --detach")
         return max(newest.values(), key=lambda b: b.at)
 
-    async def _wait_for(
-        self, session_id: str, kind: SessionEventType, since_ms: int, within_s: float
-    ) -> SessionEvent:
+    async def _wait_for(self, session_id: str, kind: SessionEventType, since_ms: int, within_s: float) -> SessionEvent:
         try:
             async with asyncio.timeout(within_s):
                 async for delivery in self._bus.tail(["rollout.sessions"], start=since_ms - 1):
@@ -226,11 +226,12 @@ def _spec_json(spec: SessionSpec) -> dict[str, object]:
 
 
 async def _facts(bus: Bus, session_id: str) -> list[SessionEvent]:
-    facts = []
-    async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True):
-        if delivery.key == session_id.encode() and isinstance(event := delivery.decode(), SessionEvent):
-            facts.append(event)
-    return facts
+    key = session_id.encode()
+    return [
+        event
+        async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True)
+        if delivery.key == key and isinstance(event := delivery.decode(), SessionEvent)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from schemas.arrays import unpack_ids, unpack_logprobs, unpack_mask
 from schemas.derive import field_hints, is_json
 from schemas.records import IdBytes, LogprobBytes, MaskBytes
 
-_UNPACK = {IdBytes: unpack_ids, LogprobBytes: unpack_logprobs, MaskBytes: unpack_mask}
+_UNPACK: Final[dict[Any, Callable[[bytes], Any]]] = {
+    IdBytes: unpack_ids,
+    LogprobBytes: unpack_logprobs,
+    MaskBytes: unpack_mask,
+}
 
 
 def as_json(record: Any) -> dict[str, Any]:
     """A record's fields as JSON values, nested records and token arrays included."""
-    hints = field_hints(type(record))
+    cls: Any = type(record)
+    hints = field_hints(cls)
     return {name: _value(getattr(record, name), hint) for name, hint in hints.items()}
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -112,7 +113,9 @@ class Supervisor:
             now = time.monotonic()
             log.warning("part.died", part=part.name, exit_code=code, log=str(part.log_file))
             if len(deaths) == RESTARTS_MAX and now - deaths[0] < RESTARTS_WITHIN_S:
-                self._fail(PartFailedError(f"{part.name} died {RESTARTS_MAX + 1} times in a minute; see {part.log_file}"))
+                self._fail(
+                    PartFailedError(f"{part.name} died {RESTARTS_MAX + 1} times in a minute; see {part.log_file}")
+                )
                 return
             deaths.append(now)
             await asyncio.sleep(min(2.0, 0.2 * 2 ** (len(deaths) - 1)))
@@ -126,7 +129,8 @@ class Supervisor:
         """Wait for `stop`; raises PartFailedError when a part is beyond restarting."""
         stopping = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({stopping, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            waiting: set[asyncio.Future[Any]] = {stopping, self._failed}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.done():
                 self._failed.result()
         finally:

@@ -66,7 +66,9 @@ async def follow(
             event = delivery.decode()
             if isinstance(event, SessionEvent) and event.task_id in wanted:
                 progress.events.append(event)
-                progress.stages[event.session_id] = PROGRESS.get(event.type, progress.stages.get(event.session_id, "queued"))
+                progress.stages[event.session_id] = PROGRESS.get(
+                    event.type, progress.stages.get(event.session_id, "queued")
+                )
                 on_change(progress)
 
     async def read_results() -> None:

@@ -33,7 +33,9 @@ async def open_bus(settings: StackSettings) -> AsyncIterator[Bus]:
         yield bus
 
 
-async def call_admin(settings: StackSettings, admin_address: str, path: str, body: dict[str, object]) -> dict[str, object]:
+async def call_admin(
+    settings: StackSettings, admin_address: str, path: str, body: dict[str, object]
+) -> dict[str, object]:
     """POST to a proxy's admin listener; the decoded answer. CommandError with the proxy's own words otherwise."""
     headers = {"Authorization": f"Bearer {admin_key(settings).get_secret_value()}"}
     timeout = aiohttp.ClientTimeout(total=60)
@@ -43,7 +45,9 @@ async def call_admin(settings: StackSettings, admin_address: str, path: str, bod
             http.post(admin_address + path, json=body, headers=headers) as answer,
         ):
             if answer.status != 200:
-                raise CommandError(f"the proxy at {admin_address} refused {path}: {answer.status} {await answer.text()}")
+                raise CommandError(
+                    f"the proxy at {admin_address} refused {path}: {answer.status} {await answer.text()}"
+                )
             decoded: dict[str, object] = await answer.json()
             return decoded
     except (aiohttp.ClientError, TimeoutError) as exc:

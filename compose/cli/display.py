@@ -23,7 +23,9 @@ def results_table(scored: Iterable[ScoredTrajectory]) -> Table:
         counts = result.trajectory.counts if result.trajectory else None
         traces = result.trajectory.traces if result.trajectory else []
         tokens = sum((len(t.prompt_ids) + len(t.response_ids)) // 4 for t in traces)
-        status = str(result.status) if result.boundary in ("none", "UNKNOWN") else f"{result.status} ({result.boundary})"
+        status = (
+            str(result.status) if result.boundary in ("none", "UNKNOWN") else f"{result.status} ({result.boundary})"
+        )
         table.add_row(
             result.session_id[:8],
             result.spec.harness if result.spec else "",
@@ -32,12 +34,14 @@ def results_table(scored: Iterable[ScoredTrajectory]) -> Table:
             str(sum(len(t.turns) for t in traces)),
             str(tokens),
             str(counts.trainable_tokens if counts else 0),
-            "–" if result.reward is None else f"{result.reward:g}",
+            "-" if result.reward is None else f"{result.reward:g}",
         )
     return table
 
 
-def masked_trace(trace: Trace, decode: Callable[[Sequence[int]], str], *, prompt_tail: int = 60, limit: int = 1200) -> Text:
+def masked_trace(
+    trace: Trace, decode: Callable[[Sequence[int]], str], *, prompt_tail: int = 60, limit: int = 1200
+) -> Text:
     """A trace's text: the end of the prompt dim, context dim, trained tokens green; at most `limit` response tokens."""
     text = Text()
     prompt = unpack_ids(trace.prompt_ids)

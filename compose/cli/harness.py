@@ -21,7 +21,9 @@ def list_(*, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     rows = []
     for adapter in list_harnesses():
         installed = adapter.install is None or find_installed(adapter) is not None
-        rows.append({"name": adapter.name, "version": adapter.version, "dialect": adapter.dialect, "installed": installed})
+        rows.append(
+            {"name": adapter.name, "version": adapter.version, "dialect": adapter.dialect, "installed": installed}
+        )
     if as_json:
         print_json(rows)
         return

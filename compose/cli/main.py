@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from compose.cli import demo, export, harness, running, session, status, submit, topics
 from compose.cli.console import die, err
-from compose.errors import CommandError, ExitCode, dependency_down, usage
 from compose.cli.errors import first_problem
+from compose.errors import CommandError, ExitCode, dependency_down, usage
 
 app = typer.Typer(
     name="polynya",

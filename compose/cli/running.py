@@ -56,7 +56,11 @@ def up(
 
 def _check_engine(settings: StackSettings) -> None:
     kind = settings.engine
-    if kind == "cpu" or kind.startswith(("http://", "https://")) or (kind.startswith("scripted:") and kind.count(":") == 2):
+    if (
+        kind == "cpu"
+        or kind.startswith(("http://", "https://"))
+        or (kind.startswith("scripted:") and kind.count(":") == 2)
+    ):
         return
     raise usage(f"engine {kind!r} is none of cpu, URL, scripted:MODULE:FUNCTION", hint="polynya up --engine cpu")
 

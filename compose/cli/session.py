@@ -9,9 +9,9 @@ import typer
 from compose.attached import AttachedSessions, SessionView
 from compose.cli.connect import call_admin, open_bus
 from compose.cli.console import async_command, out, print_json
-from compose.errors import usage
 from compose.cli.display import results_table
 from compose.cli.status import resolve_session
+from compose.errors import usage
 from compose.records_json import as_json as record_json
 from compose.settings import load
 from schemas.task import EvaluatorSpec
@@ -24,7 +24,9 @@ app = typer.Typer(help="Attached sessions: open, show, close.", no_args_is_help=
 async def open_(
     *,
     policy: Annotated[str | None, typer.Option(help="the policy that serves the session")] = None,
-    instruction: Annotated[str, typer.Option(help="what the agent is asked to do (for the record)")] = "attached session",
+    instruction: Annotated[
+        str, typer.Option(help="what the agent is asked to do (for the record)")
+    ] = "attached session",
     harness: Annotated[str, typer.Option(help="the agent's name (for the record)")] = "external",
     deadline_s: Annotated[float, typer.Option(help="the lease ends by itself after this long")] = 3600.0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
@@ -95,7 +97,9 @@ async def show(
     out.print(f"session {view.session_id}: {view.stage}, {len(view.completions)} call(s)")
     for c in view.completions:
         sampled = len(c.output_ids) // 4
-        out.print(f"  {c.writer}.{c.call_seq} {c.dialect} {c.state} prompt {c.prompt_len} sampled {sampled} {c.finish_reason}")
+        out.print(
+            f"  {c.writer}.{c.call_seq} {c.dialect} {c.state} prompt {c.prompt_len} sampled {sampled} {c.finish_reason}"
+        )
     if view.trajectory:
         t = view.trajectory
         out.print(

@@ -31,7 +31,7 @@ async def states(bus: Bus) -> dict[str, SessionState]:
     newest: dict[str, SessionState] = {}
     async for delivery in bus.tail(["rollout.state"], start="earliest", until_end=True):
         if not delivery.value:  # a tombstone
-            newest.pop(delivery.key.decode(), None)
+            newest.pop((delivery.key or b"").decode(), None)
             continue
         state = delivery.decode()
         if isinstance(state, SessionState):
@@ -45,7 +45,7 @@ async def resolve_session(bus: Bus, prefix: str) -> str:
     """The one session whose id starts with `prefix`; a usage error when there is none or more than one."""
     found = {s for s in await states(bus) if s.startswith(prefix)}
     async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True):
-        if (key := delivery.key.decode()).startswith(prefix):
+        if (key := (delivery.key or b"").decode()).startswith(prefix):
             found.add(key)
     if len(found) != 1:
         what = "no session" if not found else f"{len(found)} sessions"

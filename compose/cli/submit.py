@@ -9,9 +9,9 @@ import typer
 
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, is_live, out, print_json
-from compose.errors import CommandError
 from compose.cli.display import results_table
 from compose.cli.task_file import read_tasks, request_of
+from compose.errors import CommandError
 from compose.settings import load
 from compose.watch import Progress, follow
 

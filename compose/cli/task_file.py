@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from compose.errors import usage
 from compose.cli.errors import first_problem, hint_for
+from compose.errors import usage
 from schemas.records import TaskRequest
 from schemas.task import TaskSpec
 

@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from bus import TopicsRefusedError
+from bus.admin import Action, Change, TopicAdmin
 from compose.cli.connect import bus_settings
 from compose.cli.console import async_command, out, print_json
 from compose.errors import CommandError
+from compose.parts import internal_topics
 from compose.settings import load
 
-app = typer.Typer(help="Kafka topics: plan, apply, diff (the broker never creates one by itself).", no_args_is_help=True)
+app = typer.Typer(
+    help="Kafka topics: plan, apply, diff (the broker never creates one by itself).", no_args_is_help=True
+)
 
 
-async def _plan() -> tuple[list[str], list[str]]:
-    from bus.admin import TopicAdmin
-    from compose.parts import internal_topics
-
+async def _differences() -> list[Change]:
     settings = load()
     async with TopicAdmin(bus_settings(settings)) as admin:
-        plan = await admin.plan(internal_topics(), partitions=settings.partitions)
-    return [str(c) for c in plan.changes], [str(r) for r in plan.refusals]
+        return await admin.diff(internal_topics(), partitions=settings.partitions)
+
+
+def _show(changes: Sequence[Change]) -> None:
+    for change in changes:
+        details = f" ({', '.join(change.details)})" if change.details else ""
+        out.print(f"{change.action:10} {change.topic}{details}", markup=False)
 
 
 @app.command("plan")
 @async_command
 async def plan(*, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """What `apply` would do."""
-    changes, refusals = await _plan()
+    changes = await _differences()
     if as_json:
-        print_json({"changes": changes, "refusals": refusals})
+        print_json([{"topic": c.topic, "action": c.action, "details": c.details} for c in changes])
         return
-    for line in changes or ["nothing to do"]:
-        out.print(line, markup=False)
-    for line in refusals:
-        out.print(f"refused: {line}", markup=False)
+    _show(changes)
+    if not changes:
+        out.print("nothing to do")
 
 
 @app.command("diff")
 @async_command
 async def diff() -> None:
     """Like plan, but exits 1 when catalogue and cluster differ."""
-    changes, refusals = await _plan()
-    for line in [*changes, *(f"refused: {r}" for r in refusals)]:
-        out.print(line, markup=False)
-    if changes or refusals:
-        raise CommandError(f"{len(changes) + len(refusals)} difference(s)", hint="polynya topics apply")
+    changes = [c for c in await _differences() if c.action is not Action.UNDECLARED]
+    _show(changes)
+    if changes:
+        raise CommandError(f"{len(changes)} difference(s)", hint="polynya topics apply")
     out.print("catalogue and cluster agree")
 
 
@@ -54,12 +60,11 @@ async def diff() -> None:
 @async_command
 async def apply() -> None:
     """Create what is missing and correct settings; a keyed topic's partitions never change."""
-    from bus.admin import TopicAdmin
-    from compose.parts import internal_topics
-
     settings = load()
     async with TopicAdmin(bus_settings(settings)) as admin:
-        done = await admin.apply(internal_topics(), partitions=settings.partitions)
-    for change in done.changes:
-        out.print(str(change), markup=False)
-    out.print("applied" if done.changes else "nothing to do")
+        try:
+            done = await admin.apply(internal_topics(), partitions=settings.partitions)
+        except TopicsRefusedError as exc:
+            raise CommandError(str(exc)) from exc
+    _show(done)
+    out.print(f"applied {len(done)} change(s)" if done else "nothing to do")

@@ -106,9 +106,22 @@ def decoder(info: StackInfo) -> Callable[..., str]:
     return lambda ids: str(tokenizer.decode(ids))
 
 
-def run_async(settings: StackSettings, harness: str, show: Callable[[Progress], None]) -> tuple[list[ScoredTrajectory], float]:
+def run_async(
+    settings: StackSettings, harness: str, show: Callable[[Progress], None]
+) -> tuple[list[ScoredTrajectory], float]:
     """`run_harness` for a synchronous caller."""
     return asyncio.run(run_harness(settings, harness, show))
 
 
-__all__ = ["HARNESSES", "POLICY", "TOPICS", "DemoResult", "check", "dead_letters", "decoder", "export", "install", "run_async"]
+__all__ = [
+    "HARNESSES",
+    "POLICY",
+    "TOPICS",
+    "DemoResult",
+    "check",
+    "dead_letters",
+    "decoder",
+    "export",
+    "install",
+    "run_async",
+]

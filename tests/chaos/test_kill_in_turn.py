@@ -83,7 +83,7 @@ async def check_log(stack: Stack) -> None:
 
 
 def check_sums(result: ScoredTrajectory) -> None:
-    """calls = trained + context + all untrainable, and the trained ones belong to the winning lease."""
+    """Calls = trained + context + all untrainable, and the trained ones belong to the winning lease."""
     if result.trajectory is None:
         return
     counts = result.trajectory.counts

@@ -12,10 +12,18 @@ from schemas.records import CompletionRecord, Status, Trace, Trajectory, Version
 def test_token_arrays_become_lists() -> None:
     """int32 ids, float32 logprobs and the mask come out as numbers."""
     trace = Trace(
-        prompt_ids=pack_ids([7]), response_ids=pack_ids([8, 9]), loss_mask=pack_mask([1, 0]), logprobs=pack_logprobs([-0.5, 0.0])
+        prompt_ids=pack_ids([7]),
+        response_ids=pack_ids([8, 9]),
+        loss_mask=pack_mask([1, 0]),
+        logprobs=pack_logprobs([-0.5, 0.0]),
     )
     shown = as_json(Trajectory(traces=[trace]))["traces"][0]
-    assert (shown["prompt_ids"], shown["response_ids"], shown["loss_mask"], shown["logprobs"]) == ([7], [8, 9], [1, 0], [-0.5, 0.0])
+    assert (shown["prompt_ids"], shown["response_ids"], shown["loss_mask"], shown["logprobs"]) == (
+        [7],
+        [8, 9],
+        [1, 0],
+        [-0.5, 0.0],
+    )
 
 
 def test_a_record_is_valid_json_with_nested_records_and_open_fields() -> None:

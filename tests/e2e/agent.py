@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 TOOLS = [
     {
@@ -76,7 +77,7 @@ def main() -> int:
     messages: list[dict[str, object]] = [{"role": "user", "content": instruction}]
     while True:
         answer = patient(base_url, key, messages)
-        with open(journal, "a", encoding="utf-8") as file:
+        with Path(journal).open("a", encoding="utf-8") as file:
             file.write(json.dumps(answer) + "\n")
         message: dict[str, object] = {"role": "assistant", "content": answer["text"]}
         calls: list[dict[str, str]] = answer["calls"]  # type: ignore[assignment]

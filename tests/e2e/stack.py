@@ -42,7 +42,9 @@ class Stack:
         """The settings that commands of this stack see."""
         return StackSettings(state_dir=self.state_dir)
 
-    def cli(self, *args: str, stdin: str | None = None, check: bool = True, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    def cli(
+        self, *args: str, stdin: str | None = None, check: bool = True, timeout_s: float = 240
+    ) -> subprocess.CompletedProcess[str]:
         """Run `polynya` with this stack's environment."""
         env = {**os.environ, "POLYNYA_STATE_DIR": str(self.state_dir), **self.env, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
@@ -56,7 +58,9 @@ class Stack:
             cwd=ROOT,
         )
         if check and done.returncode != 0:
-            raise AssertionError(f"polynya {' '.join(args)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}\n{self.logs()}")
+            raise AssertionError(
+                f"polynya {' '.join(args)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}\n{self.logs()}"
+            )
         return done
 
     def up(self, *args: str) -> None:
@@ -140,7 +144,9 @@ class Stack:
 
     async def results(self, task_id: str) -> list[ScoredTrajectory]:
         """The scored trajectories of a task, repeats included."""
-        return [s for s in await self.read("trajectory.scored") if isinstance(s, ScoredTrajectory) and s.task_id == task_id]
+        return [
+            s for s in await self.read("trajectory.scored") if isinstance(s, ScoredTrajectory) and s.task_id == task_id
+        ]
 
     def leftovers(self, pids: Mapping[str, int]) -> list[str]:
         """Which of these processes still run."""

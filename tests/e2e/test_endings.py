@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.timeout(300)]
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack whose leases expire quickly."""
     state_dir: Path = tmp_path_factory.mktemp("endings")
-    stack = Stack(state_dir, env={"POLYNYA_LEASE_TTL_S": "4", "POLYNYA_HEARTBEAT_S": "0.5", "POLYNYA_SEAL_GRACE_S": "6"})
+    stack = Stack(
+        state_dir, env={"POLYNYA_LEASE_TTL_S": "4", "POLYNYA_HEARTBEAT_S": "0.5", "POLYNYA_SEAL_GRACE_S": "6"}
+    )
     stack.up()
     pids = dict(stack.info.pids)
     try:
@@ -54,7 +56,9 @@ async def running(stack: Stack, task_id: str, kind: SessionEventType = SessionEv
 
 async def test_a_session_whose_init_fails_ends_failed_in_the_sandbox(stack: Stack) -> None:
     """Every attempt's prepare step fails; the scored trajectory has no traces and names the boundary."""
-    task = stack.agent_task("turns=1", task_id="no-init", prepare=[{"exec": "echo no space >&2; exit 7"}], max_attempts=2)
+    task = stack.agent_task(
+        "turns=1", task_id="no-init", prepare=[{"exec": "echo no space >&2; exit 7"}], max_attempts=2
+    )
     stack.submit(task)
     result = await ended(stack, "no-init")
     assert (result.status, result.boundary) == (Status.FAILED, Boundary.SANDBOX)

@@ -42,7 +42,11 @@ async def test_a_shell_agent_becomes_scored_trajectories(stack: Stack) -> None:
     results = await stack.results("line")
     assert [(r.status, r.reward) for r in results] == [(Status.COMPLETED, 1.0)] * 2
     assert {r.spec.index for r in results if r.spec} == {0, 1}
-    calls = [r for r in await stack.read("capture.completions") if getattr(r, "session_id", "") in {s.session_id for s in results}]
+    calls = [
+        r
+        for r in await stack.read("capture.completions")
+        if getattr(r, "session_id", "") in {s.session_id for s in results}
+    ]
     for result in results:
         mine = [c for c in calls if c.session_id == result.session_id]  # type: ignore[attr-defined]
         completions = [c for c in mine if isinstance(c, CompletionRecord)]
@@ -90,7 +94,7 @@ async def test_every_fact_of_a_session_happens_once_and_in_order(stack: Stack) -
 
 
 async def test_an_attached_session_is_delivered_like_any_other(stack: Stack) -> None:
-    """open → calls by hand → show → close with a reward → a scored trajectory with manual provenance."""
+    """Open → calls by hand → show → close with a reward → a scored trajectory with manual provenance."""
     import subprocess
     import sys
 
@@ -105,12 +109,20 @@ async def test_an_attached_session_is_delivered_like_any_other(stack: Stack) -> 
     assert shown["trajectory"]["counts"]["calls"] == 2
     assert not shown["is_final"]
     stack.cli("session", "close", opened["session_id"], "--reward", "0.5")
-    (scored,) = [s for s in await stack.read("trajectory.scored") if getattr(s, "session_id", "") == opened["session_id"]]
+    (scored,) = [
+        s for s in await stack.read("trajectory.scored") if getattr(s, "session_id", "") == opened["session_id"]
+    ]
     assert isinstance(scored, ScoredTrajectory)
     assert (scored.status, scored.reward, scored.rewards[0].provenance) == (Status.COMPLETED, 0.5, "manual")
     assert scored.trajectory is not None
     assert scored.trajectory.counts.trained == 2
-    late = subprocess.run([sys.executable, str(AGENT), url, opened["secret"], str(journal), "turns=0"], capture_output=True, text=True, timeout=60, check=False)
+    late = subprocess.run(
+        [sys.executable, str(AGENT), url, opened["secret"], str(journal), "turns=0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert late.returncode != 0
 
 
@@ -143,8 +155,20 @@ async def test_a_plain_avro_client_reads_every_topic(stack: Stack) -> None:
                 record = avro.io.DatumReader(schema).read(avro.io.BinaryDecoder(io.BytesIO(value[5:])))
                 assert isinstance(record, dict)
                 seen[topic] = seen.get(topic, 0) + 1
-    used = {"rollout.tasks", "rollout.groups", "rollout.sessions", "rollout.state", "rollout.nodes", "capture.completions",
-            "trajectory.built", "reward.assigned", "trajectory.scored", "rollout.stage.init", "rollout.stage.run", "rollout.stage.postrun"}
+    used = {
+        "rollout.tasks",
+        "rollout.groups",
+        "rollout.sessions",
+        "rollout.state",
+        "rollout.nodes",
+        "capture.completions",
+        "trajectory.built",
+        "reward.assigned",
+        "trajectory.scored",
+        "rollout.stage.init",
+        "rollout.stage.run",
+        "rollout.stage.postrun",
+    }
     assert used <= set(seen)
 
 

@@ -25,7 +25,16 @@ CONSUMED = [
     for component, topics in CONSUMERS.items()
     for topic in topics
     if component in ("orchestrator", "assembler", "joiner")
-    and topic in ("rollout.tasks", "rollout.sessions", "capture.completions", "trajectory.built", "reward.assigned", "rollout.nodes", "rollout.control")
+    and topic
+    in (
+        "rollout.tasks",
+        "rollout.sessions",
+        "capture.completions",
+        "trajectory.built",
+        "reward.assigned",
+        "rollout.nodes",
+        "rollout.control",
+    )
 ]
 
 
@@ -72,6 +81,8 @@ async def test_zz_an_unknown_schema_id_stops_the_partition_and_is_named(stack: S
     """No dead letter for it: the message names the id, and the consumer's log says which partition waits."""
     async with stack.bus() as bus:
         await bus.publish_raw("rollout.tasks", b"newer", UNKNOWN_ID, [])
-        stack.until(lambda: "1000000" in stack.log("processors") or "999999" in stack.log("processors"), 40, "the id in the log")
+        stack.until(
+            lambda: "1000000" in stack.log("processors") or "999999" in stack.log("processors"), 40, "the id in the log"
+        )
         values = [v for v, _ in await dead(bus, "rollout.tasks", "orchestrator")]
     assert UNKNOWN_ID not in values

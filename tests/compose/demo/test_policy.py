@@ -35,7 +35,13 @@ def outputs(text: str) -> str:
 @pytest.mark.parametrize("head", [HEAD, HEAD.replace("write", "Write").replace("bash", "Bash")])
 def test_each_character_ends_and_only_the_careless_one_leaves_the_mistake(head: str) -> None:
     """Of four sessions, three end with the right program and one with the wrong one."""
-    prints = {c: outputs(c) for c in ("import sys\n\nprint(len(sys.stdin.read().split()))\n", "import sys\n\nprint(len(sys.stdin.read()))\n")}
+    prints = {
+        c: outputs(c)
+        for c in (
+            "import sys\n\nprint(len(sys.stdin.read().split()))\n",
+            "import sys\n\nprint(len(sys.stdin.read()))\n",
+        )
+    }
     sessions = [play(head, prints) for _ in CHARACTERS]
     counted = sorted("counts three words" in s[-1] for s in sessions)
     assert counted == [False, True, True, True]

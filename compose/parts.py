@@ -1,0 +1,178 @@
+"""The parts of a stack, each run alone in this process: from the one settings object to the part's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus import BusSettings
+from compose.cli.connect import bus_settings
+from compose.errors import usage
+from compose.runtime_info import ready_file
+from compose.settings import StackSettings, admin_key, default_cache
+from schemas.topics import Topic
+
+Runner = Callable[[StackSettings], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartKind:
+    """How a part is run, and how long it may take to stop."""
+
+    run: Runner
+    stop_within_s: float = 20.0
+
+
+def internal_topics() -> list[Topic]:
+    """Topics beside the catalogue: the changelogs of the stream processors' tables."""
+    from stream_processors import changelog_topics
+
+    return changelog_topics()
+
+
+def bus_for(settings: StackSettings, part: str) -> BusSettings:
+    """The bus settings of one part; its name is its client id in the brokers' logs."""
+    return bus_settings(settings).model_copy(update={"client_id": f"polynya-{part}"})
+
+
+def say_ready(settings: StackSettings, part: str, facts: dict[str, object] | None = None) -> None:
+    """Write the part's ready file, whole."""
+    path = ready_file(settings.state_dir, part)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps({"pid": os.getpid(), **(facts or {})}))
+    partial.replace(path)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _engine(settings: StackSettings) -> None:
+    from compose.cpu_engine.server import serving
+    from compose.cpu_engine.service import Engine
+    from compose.cpu_engine.settings import EngineSettings
+    from compose.cpu_engine.tiny_model import ensure_tiny_model
+
+    sys.path.insert(0, str(Path.cwd()))  # a policy's module is looked up from where one stands
+    stop = _stop_on_signals()
+    model = Path(settings.model) if settings.model else await asyncio.to_thread(ensure_tiny_model)
+    engine = await asyncio.to_thread(
+        Engine.load,
+        EngineSettings(
+            model=model,
+            host=settings.host,
+            port=settings.engine_port,
+            policy=settings.engine if settings.engine.startswith("scripted:") else None,
+            served_model_name=settings.policy_id,
+            token_delay_ms=settings.token_delay_ms,
+        ),
+    )
+    async with serving(engine) as url:
+        say_ready(settings, "engine", {"url": url, "model": str(model)})
+        await stop.wait()
+
+
+def _processors(*names: str, part: str) -> Runner:
+    async def run(settings: StackSettings) -> None:
+        from stream_processors import ProcessorService, ProcessorSettings
+        from stream_processors import run as run_processors
+
+        watchers: list[asyncio.Task[None]] = []
+
+        async def announce(services: Iterable[ProcessorService]) -> None:
+            for service in services:
+                await service.ready.wait()
+            say_ready(settings, part)
+
+        def on_start(services: list[ProcessorService]) -> None:
+            watchers.append(asyncio.create_task(announce(services)))
+
+        await run_processors(
+            names,
+            ProcessorSettings(
+                bus=bus_for(settings, part), lease_ttl_s=settings.lease_ttl_s, seal_grace_s=settings.seal_grace_s
+            ),
+            on_start=on_start,
+        )
+        for watcher in watchers:
+            watcher.cancel()
+
+    return run
+
+
+async def _proxy(settings: StackSettings) -> None:
+    from capture_proxy.service import run as run_proxy
+    from capture_proxy.settings import EngineSettings, ProxySettings
+
+    if not settings.engine.startswith(("http://", "https://")):
+        raise usage(
+            f"a proxy alone needs its engine's URL, not {settings.engine!r}", hint="POLYNYA_ENGINE=http://HOST:PORT"
+        )
+    if not settings.model:
+        raise usage("a proxy alone needs the model's tokenizer", hint="POLYNYA_MODEL=DIRECTORY")
+    await run_proxy(
+        ProxySettings(
+            bus=bus_for(settings, "proxy"),
+            spool_dir=settings.state_dir / "spool",
+            model_dir=Path(settings.model),
+            model_names=(settings.policy_id,),
+            engines=(EngineSettings(url=settings.engine),),
+            admin_key=admin_key(settings),
+            host=settings.host,
+            port=settings.proxy_port,
+            admin_host=settings.host,
+            admin_port=settings.proxy_admin_port,
+            ports_file=ready_file(settings.state_dir, "proxy"),
+            ack_wait_ms=settings.ack_wait_ms,
+            heartbeat_s=settings.heartbeat_s,
+        )
+    )
+
+
+async def _worker(settings: StackSettings) -> None:
+    from stage_workers.service import run as run_worker
+
+    from stage_workers.settings import WorkerSettings
+
+    await run_worker(
+        WorkerSettings(
+            worker_id=settings.worker_id,
+            state_dir=settings.state_dir / "worker",
+            admin_key=admin_key(settings),
+            cache_dir=default_cache(),
+            init_slots=settings.init_slots,
+            ready_slots=settings.ready_slots,
+            run_slots=settings.run_slots,
+            postrun_slots=settings.postrun_slots,
+            heartbeat_s=settings.heartbeat_s,
+        ),
+        bus_for(settings, "worker"),
+        on_ready=lambda: say_ready(settings, "worker"),
+    )
+
+
+PARTS: dict[str, PartKind] = {
+    "engine": PartKind(_engine, stop_within_s=10),
+    "proxy": PartKind(_proxy, stop_within_s=30),
+    "assembler": PartKind(_processors("assembler", part="assembler")),
+    "joiner": PartKind(_processors("joiner", part="joiner")),
+    "orchestrator": PartKind(_processors("orchestrator", part="orchestrator")),
+    "processors": PartKind(_processors("orchestrator", "assembler", "joiner", part="processors")),
+    "worker": PartKind(_worker, stop_within_s=30),
+}
+
+
+async def run_part(name: str, settings: StackSettings) -> None:
+    """Run one part until SIGTERM or SIGINT."""
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    await PARTS[name].run(settings)
