@@ -1,0 +1,278 @@
+"""Assembling groups from scored trajectories: pure, one record in, at most one complete group out.
+
+A group is complete when `group_size` distinct sessions are in; failed sessions count, since they arrive without
+traces. Records repeat (delivery is at least once) and are revised, so each ends in exactly one of these counts:
+
+`kept` + `revisions` + `duplicates` + `superseded` + `revisions_after_training` + `unreadable` + `foreign.<reason>`
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from bus.errors import PoisonError
+from schemas.records import ScoredTrajectory, SessionSpec
+from trainer_sink.filters import GroupFilter, SkipReason
+
+# Finished groups of a partition that are remembered below its watermark, to recognise late repeats. A repeat comes
+# from a restarted joiner, seconds to minutes later; 10,000 groups at 36 bytes cost a checkpoint 0.4 MB a partition.
+REMEMBERED_GROUPS: Final = 10_000
+
+TRAINED: Final = "trained"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Source:
+    """Where a record of trajectory.scored stands."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A complete group: one scored trajectory per session, in index order, and where each stands."""
+
+    group_id: str
+    spec: SessionSpec
+    size: int
+    scored: tuple[ScoredTrajectory, ...]
+    sources: tuple[Source, ...]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A group that isn't finished: filling, complete, or yielded and not yet committed."""
+
+    group_id: str
+    first: Source
+    last: Source
+    size: int = 0  # 0 until a readable record says it
+    sessions: dict[str, tuple[ScoredTrajectory, Source]] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    is_yielded: bool = False
+
+    def has_all(self) -> bool:
+        return self.size > 0 and len(self.sessions.keys() | self.unreadable) >= self.size
+
+    def close(self) -> Group:
+        ordered = sorted(self.sessions.values(), key=lambda s: (_spec(s[0]).index, s[0].session_id))
+        scored = tuple(s for s, _ in ordered)
+        return Group(self.group_id, _spec(scored[0]), self.size, scored, tuple(at for _, at in ordered))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a group ended: TRAINED or the reason of its skip, and the offset of its last record so far."""
+
+    outcome: str
+    last_offset: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    next_offset: int
+    finished: dict[str, Finished] = field(default_factory=dict)  # oldest first
+
+
+def _spec(scored: ScoredTrajectory) -> SessionSpec:
+    if scored.spec is None or not scored.group_id or not scored.session_id:
+        raise PoisonError("spec_missing", f"session {scored.session_id!r} says neither its group nor the group's size")
+    return scored.spec
+
+
+class GroupAssembler:
+    """Fills groups, keeps what is open, and knows from which offset everything unfinished can be read again."""
+
+    def __init__(self, trainer_id: str, group_filter: GroupFilter | None = None) -> None:
+        self._trainer_id = trainer_id
+        self._filter = group_filter or GroupFilter()
+        self._open: dict[str, _Open] = {}
+        self._ready: dict[str, None] = {}
+        self._partitions: dict[int, _Partition] = {}
+        self._skipped: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+
+    # -- records in ------------------------------------------------------------------------------------------------
+
+    def add(self, scored: ScoredTrajectory, source: Source) -> Group | None:
+        """Take one record; the group that it completes, if it does. Raises PoisonError when it belongs to no group."""
+        spec = _spec(scored)
+        where = self._at(source)
+        done = where.finished.get(scored.group_id)
+        if done is not None:
+            where.finished[scored.group_id] = Finished(done.outcome, max(done.last_offset, source.offset))
+            self._count_after(scored, done.outcome)
+            return None
+        group = self._open.get(scored.group_id)
+        reason = None if group and group.size else self._filter.refuses_spec(spec, self._trainer_id)
+        if reason is not None:
+            self.counts[f"foreign.{reason}"] += 1
+            self._finish(scored.group_id, source, reason)
+            return None
+        if group is None:
+            if scored.revision > 1:  # of a group that was finished long ago, or began before this sink's start
+                self.counts["revisions_after_training"] += 1
+                return None
+            group = self._open[scored.group_id] = _Open(scored.group_id, source, source)
+        group.last = max(group.last, source)
+        group.size = group.size or max(1, spec.group_size)
+        if not self._put(group, scored, source):
+            return None
+        return self._completed(group)
+
+    def add_unreadable(self, group_id: str, session_id: str, source: Source) -> None:
+        """Take a record that couldn't be decoded; it stands for its session, so that its group still comes to an end."""
+        where = self._at(source)
+        self.counts["unreadable"] += 1
+        if not group_id or not session_id or group_id in where.finished:
+            return
+        group = self._open.setdefault(group_id, _Open(group_id, source, source))
+        group.last = max(group.last, source)
+        if session_id in group.sessions or group.is_yielded:
+            return  # a revision that can't be read changes nothing
+        group.unreadable.add(session_id)
+        self._completed(group)
+
+    def _at(self, source: Source) -> _Partition:
+        where = self._partitions.setdefault(source.partition, _Partition(source.offset))
+        where.next_offset = max(source.offset + 1, where.next_offset)
+        return where
+
+    def _count_after(self, scored: ScoredTrajectory, done: str) -> None:
+        if done != TRAINED:
+            self.counts[f"foreign.{done}"] += 1
+        else:
+            self.counts["revisions_after_training" if scored.revision > 1 else "duplicates"] += 1
+
+    def _put(self, group: _Open, scored: ScoredTrajectory, source: Source) -> bool:
+        """Whether the record brought a session that the group hadn't."""
+        held = group.sessions.get(scored.session_id)
+        if held is not None:
+            if (held[0].trajectory_id, held[0].revision) == (scored.trajectory_id, scored.revision):
+                self.counts["duplicates"] += 1
+            elif scored.revision <= held[0].revision:
+                self.counts["superseded"] += 1
+            elif group.is_yielded:
+                self.counts["revisions_after_training"] += 1
+            else:
+                self.counts["revisions"] += 1
+                group.sessions[scored.session_id] = (scored, source)
+            return False
+        if group.is_yielded or group.group_id in self._ready:  # one session more than the group's size
+            self.counts["superseded"] += 1
+            return False
+        self.counts["kept"] += 1
+        group.sessions[scored.session_id] = (scored, source)
+        group.unreadable.discard(scored.session_id)
+        return True
+
+    def _completed(self, group: _Open) -> Group | None:
+        if not group.has_all():
+            return None
+        reason: str | None = SkipReason.UNREADABLE if group.unreadable else None
+        reason = reason or self._filter.refuses_content(s for s, _ in group.sessions.values())
+        if reason is not None:
+            self._finish(group.group_id, group.last, reason)
+            return None
+        self._ready[group.group_id] = None
+        return group.close()
+
+    # -- groups out ------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> int:
+        """Complete groups that wait to be taken."""
+        return len(self._ready)
+
+    @property
+    def open(self) -> int:
+        """Groups that wait for sessions."""
+        return sum(1 for g in self._open.values() if not g.is_yielded) - len(self._ready)
+
+    @property
+    def yielded(self) -> tuple[str, ...]:
+        """Groups that were taken and are neither committed nor skipped."""
+        return tuple(g.group_id for g in self._open.values() if g.is_yielded)
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Skipped groups that were not yet reported, with their reasons."""
+        return dict(self._skipped)
+
+    def take(self) -> Group | None:
+        """The group that has been complete for longest, with the revisions that came since; None when there is none."""
+        for group_id in self._ready:
+            del self._ready[group_id]
+            group = self._open[group_id]
+            if (reason := self._filter.refuses_content(s for s, _ in group.sessions.values())) is not None:
+                self._finish(group_id, group.last, reason)  # a revision brought what isn't wanted
+                return self.take()
+            # Re-inserted at the end, so that `yielded` is in the order in which the trainer got them.
+            self._open[group_id] = self._open.pop(group_id)
+            group.is_yielded = True
+            return group.close()
+        return None
+
+    def skip(self, group_id: str, reason: str) -> None:
+        """Give up a taken group under the trainer's own reason; KeyError when it isn't out."""
+        self._finish(group_id, self._out(group_id).last, reason)
+
+    def trained(self, group_ids: Iterable[str]) -> None:
+        """These taken groups are trained; KeyError when one isn't out."""
+        for group in [self._out(g) for g in group_ids]:
+            self._finish(group.group_id, group.last, TRAINED)
+
+    def reported(self, group_ids: Iterable[str]) -> None:
+        """These skips were published."""
+        for group_id in group_ids:
+            self._skipped.pop(group_id, None)
+
+    def _out(self, group_id: str) -> _Open:
+        group = self._open.get(group_id)
+        if group is None or not group.is_yielded:
+            raise KeyError(f"group {group_id} is not out: it was never yielded, or is committed or skipped already")
+        return group
+
+    def _finish(self, group_id: str, last: Source, outcome: str) -> None:
+        self._open.pop(group_id, None)
+        self._ready.pop(group_id, None)
+        where = self._partitions[last.partition]
+        where.finished[group_id] = Finished(outcome, last.offset)
+        if outcome != TRAINED:
+            self._skipped[group_id] = outcome
+        if len(where.finished) > REMEMBERED_GROUPS:
+            self._forget(where, self.watermarks()[last.partition])
+
+    def _forget(self, where: _Partition, watermark: int) -> None:
+        """Drop the oldest finished groups, but none whose records would be read again after a restore."""
+        while len(where.finished) > REMEMBERED_GROUPS:
+            oldest = next(iter(where.finished))
+            if where.finished[oldest].last_offset >= watermark:
+                return
+            del where.finished[oldest]
+
+    # -- position --------------------------------------------------------------------------------------------------
+
+    def watermarks(self, *, without: Collection[str] = ()) -> dict[int, int]:
+        """Per partition the offset from which everything unfinished can be read again; `without` counts as finished."""
+        marks = {number: where.next_offset for number, where in self._partitions.items()}
+        for group in self._open.values():
+            if group.group_id not in without:
+                marks[group.first.partition] = min(marks[group.first.partition], group.first.offset)
+        return marks
+
+    def finished(self) -> dict[int, dict[str, Finished]]:
+        """Per partition the finished groups that are remembered, oldest first."""
+        return {number: dict(where.finished) for number, where in self._partitions.items()}
+
+    def restore(
+        self, watermarks: Mapping[int, int], finished: Mapping[int, Mapping[str, Finished]], skipped: Mapping[str, str]
+    ) -> None:
+        """Begin where a checkpoint ended; for a fresh assembler only."""
+        self._skipped = dict(skipped)
+        for number, offset in watermarks.items():
+            self._partitions[number] = _Partition(offset, dict(finished.get(number, {})))
