@@ -149,6 +149,13 @@ class TopicAdmin:
             await self._grow([declared[c.topic] for c in changes if c.action is Action.GROW])
         return [c for c in changes if c.action is not Action.UNDECLARED]
 
+    async def ensure(self, topics: Sequence[Topic]) -> None:
+        """Create those of these topics that are missing, with their own number of partitions; change nothing else."""
+        async with asyncio.timeout(self._deadline_s):
+            existing = await self._existing()
+            missing = [topic for topic in topics if topic.name not in existing]
+            await self._create(missing, await self._replication())
+
     async def delete_all(self) -> None:
         """Delete every topic under the prefix, with its data: for tests, and for a tenant that goes."""
         if not self._settings.topic_prefix:
