@@ -99,7 +99,9 @@ class KafkaBus:
         until_end: bool = False,
     ) -> AsyncGenerator[Delivery, None]:
         """See `Bus.tail`."""
-        wanted = {topic: partitions or await self._producer.partitions(topic) for topic in topics}
+        wanted = {
+            topic: await self._producer.partitions(topic) if partitions is None else partitions for topic in topics
+        }
         async for delivery in read(self.settings, self._blobs, wanted, start, until_end=until_end):
             yield delivery
 
@@ -117,5 +119,5 @@ class KafkaBus:
 
 
 def connect(settings: BusSettings) -> KafkaBus:
-    """Make a bus on Kafka, not yet started: `async with connect(settings) as bus`."""
+    """Make a bus on Kafka. It isn't started yet: use it with `async with`."""
     return KafkaBus(settings)

@@ -187,7 +187,7 @@ class MemoryBus:
         until_end: bool = False,
     ) -> AsyncGenerator[Delivery, None]:
         """See `Bus.tail`."""
-        wanted = [(topic, n) for topic in topics for n in (partitions or range(len(self._log(topic))))]
+        wanted = [(topic, n) for topic in topics for n in _chosen(partitions, len(self._log(topic)))]
         end = {(topic, n): len(self._log(topic)[n]) for topic, n in wanted}
         at = {p: self._start_of(p, start, end[p]) for p in wanted}
         while True:
@@ -258,6 +258,10 @@ class MemoryBus:
             return {}
 
 
+def _chosen(partitions: Sequence[int] | None, count: int) -> Sequence[int]:
+    return range(count) if partitions is None else partitions
+
+
 class _Group:
     """A consumer group: its members, who has what, and what is committed."""
 
@@ -311,7 +315,10 @@ class MemoryGroupSource:
 
     async def poll(self, partitions: Collection[Partition], timeout_s: float) -> Mapping[Partition, list[Delivery]]:
         """Records of these partitions from where this member stands."""
-        found = await self._group.bus.fetch({p: self._at[p] for p in partitions if p in self._at}, timeout_s)
+        dealt = self._at
+        found = await self._group.bus.fetch({p: dealt[p] for p in partitions if p in dealt}, timeout_s)
+        if self._at is not dealt:
+            return {}  # dealt anew meanwhile: every position went back to what is committed
         for partition, deliveries in found.items():
             if deliveries:
                 self._at[partition] = deliveries[-1].offset + 1
