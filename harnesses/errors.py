@@ -6,7 +6,7 @@ from __future__ import annotations
 class HarnessError(ValueError):
     """Something about a harness is wrong: its definition, its options, or its installation."""
 
-    retriable: bool = False
+    is_retriable: bool = False
 
 
 class UnknownHarnessError(HarnessError):
@@ -25,4 +25,4 @@ class OptionError(HarnessError):
 class InstallError(HarnessError):
     """A harness could not be installed; trying again later may help (a registry was away, a disk was full)."""
 
-    retriable = True
+    is_retriable = True

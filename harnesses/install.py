@@ -38,7 +38,7 @@ class Installed:
 
 def default_cache() -> Path:
     """`$POLYNYA_CACHE`, or `~/.cache/polynya`."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "polynya")
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/polynya").expanduser()
 
 
 def find_installed(adapter: Adapter, cache: Path | None = None) -> Installed | None:

@@ -14,7 +14,7 @@ OnOutput = Callable[[Stream, bytes], None]
 class RuntimeFault(Exception):  # noqa: N818  # a fault of the place, not of our code
     """The runtime itself failed (not the program in it): it could not start, a file could not be written."""
 
-    retriable = True
+    is_retriable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

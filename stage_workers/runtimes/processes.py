@@ -149,7 +149,8 @@ def _has_marker(pid: int, marker: bytes) -> bool:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
-    return any(item.startswith(marker) for item in environment.split(b"\0"))
+    # Exactly this runtime, or one of a whole worker's: `one.1` must not match `one.10`.
+    return any(item == marker or item.startswith(marker + b"/") for item in environment.split(b"\0"))
 
 
 def _works_in(pid: int, directory: str) -> bool:

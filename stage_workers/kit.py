@@ -1,0 +1,52 @@
+"""What every stage of every session on a worker uses; made once by the service, handed to the pools."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harnesses import Adapter, Installed
+from schemas.records import SessionEventType
+from stage_workers.admin import AdminClient
+from stage_workers.facts import FactQueue
+from stage_workers.proxies import ProxyView
+from stage_workers.runtimes import RuntimeFactory
+from stage_workers.sessions import Holdings, Session
+from stage_workers.settings import WorkerSettings
+
+Installer = Callable[[Adapter], Installed]
+"""Makes sure that a harness is installed; blocks, so it is called in a thread. Raises InstallError."""
+
+
+def now_ms() -> int:
+    """The wall clock, in UTC epoch ms."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Kit:
+    """The worker's settings, ways out and helpers."""
+
+    settings: WorkerSettings
+    incarnation: str
+    facts: FactQueue
+    holdings: Holdings
+    proxies: ProxyView
+    admin: AdminClient
+    runtimes: RuntimeFactory
+    install: Installer
+    nudge: Callable[[], None]
+    """Says that slots or holdings changed, so that the next heartbeat shouldn't wait."""
+    now_ms: Callable[[], int] = now_ms
+
+    def tell(self, session: Session, kind: SessionEventType, **fields: object) -> None:
+        """Puts a fact of a session in line, unless the session is lost: then it may contribute nothing more."""
+        if not session.is_lost:
+            self.facts.put(session.event(kind, self.now_ms(), **fields))
+            self.nudge()
+
+    def log_dir(self, session: Session) -> Path:
+        """Where the logs of a session's attempt are kept."""
+        return self.settings.state_dir / "logs" / session.session_id / f"attempt-{session.attempt}"

@@ -1,0 +1,1 @@
+"""The four pools that a session passes: INIT, READY (bounded), RUNNING, POSTRUN."""

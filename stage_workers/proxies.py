@@ -1,0 +1,80 @@
+"""Which capture proxies live, and which one a session uses: a view of their heartbeats on `rollout.nodes`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from schemas.records import Heartbeat, Record
+
+ROLE = "proxy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyNode:
+    """A proxy as it announced itself: where harnesses talk to it, and where its leases are opened and sealed."""
+
+    node_id: str
+    incarnation: str
+    data_address: str
+    admin_address: str
+    fresh_until: int
+    is_draining: bool
+
+
+class ProxyView:
+    """The proxies that announced themselves lately."""
+
+    def __init__(self, fresh_s: float, now_ms: Callable[[], int]) -> None:
+        self._fresh_s = fresh_s
+        self._now_ms = now_ms
+        self._nodes: dict[str, ProxyNode] = {}
+        self._changed = asyncio.Event()
+
+    def take(self, record: Record) -> None:
+        """A record of `rollout.nodes`; those of other roles don't matter."""
+        if not isinstance(record, Heartbeat) or record.role != ROLE or not record.admin_address:
+            return
+        # A proxy that beats slowly isn't stale before it has missed a few.
+        patience_s = max(self._fresh_s, 3 * record.interval_s)
+        known = self._nodes.get(record.node_id)
+        fresh_until = record.at + int(patience_s * 1000)
+        if known is not None and known.fresh_until > fresh_until:
+            return
+        self._nodes[record.node_id] = ProxyNode(
+            node_id=record.node_id,
+            incarnation=record.incarnation,
+            data_address=record.data_address,
+            admin_address=record.admin_address,
+            fresh_until=fresh_until,
+            is_draining=record.is_draining,
+        )
+        self._changed.set()
+
+    def fresh(self) -> list[ProxyNode]:
+        """Those that may be given new sessions."""
+        now = self._now_ms()
+        return [node for node in self._nodes.values() if node.fresh_until > now and not node.is_draining]
+
+    def admin_address(self, node: ProxyNode) -> str:
+        """Where a proxy's admin listener is now: a restarted one has another port."""
+        return self._nodes.get(node.node_id, node).admin_address
+
+    def is_same(self, node: ProxyNode) -> bool:
+        """Whether no restart of that proxy has been heard of since."""
+        return self._nodes.get(node.node_id, node).incarnation == node.incarnation
+
+    async def choose(self, session_id: str, avoid: frozenset[str] = frozenset()) -> ProxyNode:
+        """The proxy for a session: the same one for as long as it lives, and the sessions spread evenly.
+
+        Waits until there is one; the caller sets the deadline. `avoid` (node ids) is kept to while others are there.
+        """
+        while True:
+            nodes = self.fresh()
+            nodes = [node for node in nodes if node.node_id not in avoid] or nodes
+            if nodes:
+                return max(nodes, key=lambda node: hashlib.sha256(f"{session_id}\0{node.node_id}".encode()).digest())
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,66 @@
+"""What a dead incarnation of this worker left behind: its programs are killed and its directories removed."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from schemas import ids
+from stage_workers.runtimes.local import MARKER_VARIABLE
+from stage_workers.runtimes.processes import Family, kill_family, members
+
+log = structlog.get_logger(__name__)
+
+
+class StateDirBusyError(Exception):
+    """Another worker process lives in the same state directory."""
+
+
+def owner_of(state_dir: Path, worker_id: str) -> str:
+    """What the runtimes of this worker are marked with, in every incarnation."""
+    return f"{worker_id}@{ids.digest(str(state_dir.resolve()).encode())[:12]}"
+
+
+def runtimes_dir(state_dir: Path) -> Path:
+    """Where the runtimes of this worker live."""
+    return state_dir / "runtimes"
+
+
+async def reap(state_dir: Path, worker_id: str) -> int:
+    """Kills every program of earlier incarnations and removes their directories; returns how many it found.
+
+    Call it under the state directory's lock: then whatever bears our mark is an orphan.
+    """
+    place = runtimes_dir(state_dir).resolve()
+    marker = f"{MARKER_VARIABLE}={owner_of(state_dir, worker_id)}".encode()
+    family = Family(marker=marker, directory=str(place))
+    found = len(await asyncio.to_thread(members, family))
+    if found:
+        left = await kill_family(family)
+        log.warning("orphans.killed", found=found, left=left, place=str(place))
+    await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+    return found
+
+
+@contextmanager
+def state_lock(state_dir: Path) -> Iterator[None]:
+    """Holds the state directory for this process; the lock goes with the process, however it dies.
+
+    Raises:
+        StateDirBusyError: another worker holds it.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with (state_dir / "worker.lock").open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateDirBusyError(
+                f"another worker lives in {state_dir}; stop it, or give this one a state directory of its own"
+            ) from None
+        yield

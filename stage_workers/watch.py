@@ -1,0 +1,83 @@
+"""What others say about the sessions held: facts on `rollout.sessions` and broadcasts on `rollout.control`."""
+
+from __future__ import annotations
+
+import structlog
+
+from schemas.records import Control, ControlAction, Record, SessionEvent, SessionEventType, Stage
+from stage_workers.errors import EndingKind
+from stage_workers.kit import Kit
+from stage_workers.sessions import Session
+
+log = structlog.get_logger(__name__)
+
+TOPICS = ("rollout.sessions", "rollout.control")
+_BEFORE_LEASE = {Stage.INIT, Stage.READY}
+
+
+class Watch:
+    """Applies facts and controls to the sessions held."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+
+    def take(self, record: Record) -> None:
+        """One record of these topics; those about sessions that aren't held don't matter."""
+        if isinstance(record, SessionEvent):
+            for session in self._kit.holdings.of(record.session_id):
+                self._apply(session, record)
+        elif isinstance(record, Control):
+            self._control(record)
+        else:
+            raise TypeError(f"a {record.NAME} is no fact of a session and no control")
+
+    def _apply(self, session: Session, event: SessionEvent) -> None:
+        match event.type:
+            case SessionEventType.GRANTED:
+                self._granted(session, event)
+            case SessionEventType.LEASE_EXPIRED if event.attempt == session.attempt:
+                session.end(EndingKind.LOST, "its lease expired")
+            case SessionEventType.INIT_LOST if self._is_mine(event) and _is_assignment(session, event):
+                if session.stage in _BEFORE_LEASE:
+                    session.end(EndingKind.LOST, "the orchestrator gave this INIT up")
+            case SessionEventType.DEADLINE_HIT if event.attempt == session.attempt:
+                kind = EndingKind.LOST if _has_no_lease(session) else EndingKind.DEADLINE
+                session.end(kind, event.error or f"the {session.stage} deadline passed")
+            case SessionEventType.CANCEL_REQUESTED:
+                self._cancel(session, event.error or "cancelled")
+            case SessionEventType.SEALED if event.attempt == session.attempt and not self._is_mine(event):
+                session.end(EndingKind.LOST, "its lease was ended by the orchestrator")
+            case SessionEventType.ENDED:
+                session.end(EndingKind.OVER, f"the session ended ({event.status})")
+            case _:
+                pass
+
+    def _granted(self, session: Session, event: SessionEvent) -> None:
+        is_ours = self._is_mine(event) and event.attempt == session.attempt
+        if is_ours and event.round in {0, session.round}:
+            session.lease_id = event.lease_id
+            session.granted_at = session.granted_at or self._kit.now_ms()
+        elif event.attempt >= session.attempt:
+            session.end(EndingKind.LOST, f"attempt {event.attempt} was granted to {event.worker_id}")
+
+    def _control(self, control: Control) -> None:
+        if control.action is not ControlAction.CANCEL:
+            return
+        for session in self._kit.holdings:
+            names = {session.session_id, session.spec.group_id, session.spec.task_id, "*"}
+            if control.target in names and control.lease_id in {"", session.lease_id}:
+                self._cancel(session, control.reason or "cancelled")
+
+    def _cancel(self, session: Session, reason: str) -> None:
+        session.end(EndingKind.LOST if _has_no_lease(session) else EndingKind.CANCELLED, reason)
+
+    def _is_mine(self, event: SessionEvent) -> bool:
+        return event.worker_id == self._kit.settings.worker_id and event.incarnation == self._kit.incarnation
+
+
+def _has_no_lease(session: Session) -> bool:
+    return session.stage in _BEFORE_LEASE and not session.granted_at
+
+
+def _is_assignment(session: Session, event: SessionEvent) -> bool:
+    return event.attempt == session.attempt and event.round == session.round
