@@ -1,0 +1,41 @@
+"""Forward: the call gets its number, CallStarted goes to the spool, and the flow is rewritten to the tap."""
+
+from __future__ import annotations
+
+from mitmproxy import http
+
+from capture_proxy.exchange import Exchange, RefusedError, RequestStep
+from capture_proxy.recorder import Recorder
+from capture_proxy.reply import ProxyError
+from capture_proxy.spool import SpoolRefusalError
+from capture_proxy.tap import CALL_HEADER, PATH, TOKEN_HEADER, Tap
+
+
+class Forward(RequestStep):
+    """Sets `call`. The last step before the upstream: a flow that doesn't come through here never gets the tap's token."""
+
+    def __init__(self, recorder: Recorder, tap: Tap) -> None:
+        super().__init__(recorder)
+        self._tap = tap
+
+    async def step(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+        """Begins the call; refuses it with 503 when it couldn't be recorded."""
+        lease, request, prompt = exchange.lease, exchange.request, exchange.prompt
+        assert lease is not None
+        assert request is not None
+        assert prompt is not None
+        try:
+            call = self.recorder.begin(lease, request, prompt, exchange.body, arrived_s=exchange.arrived_s)
+        except SpoolRefusalError as exc:
+            error = ProxyError("engine_unavailable", f"the call can't be recorded, so it isn't made: {exc}")
+            raise RefusedError(error, "no_room") from exc
+        exchange.call = call
+        self._tap.expect(call)
+        flow.request.scheme, flow.request.host, flow.request.port = "http", self._tap.host, self._tap.port
+        flow.request.method, flow.request.path = "POST", PATH
+        flow.request.headers.clear()
+        flow.request.headers["host"] = f"{self._tap.host}:{self._tap.port}"
+        flow.request.headers[TOKEN_HEADER] = self._tap.token
+        flow.request.headers[CALL_HEADER] = call.completion_id
+        flow.request.raw_content = b""
+        flow.request.headers["content-length"] = "0"

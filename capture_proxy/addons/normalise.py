@@ -1,0 +1,41 @@
+"""Normalise: the dialect's request becomes OpenAI Chat messages, tools and sampling; model lists are answered here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mitmproxy import http
+
+from capture_proxy.dialects import ModelEntry
+from capture_proxy.engine_pool import EnginePool
+from capture_proxy.exchange import Exchange, RequestStep, answer
+from capture_proxy.recorder import Recorder
+
+
+class Normalise(RequestStep):
+    """Sets `request`."""
+
+    def __init__(self, recorder: Recorder, engines: EnginePool, *, model_names: Sequence[str]) -> None:
+        super().__init__(recorder)
+        self._engines = engines
+        self._model_names = tuple(model_names)
+
+    async def step(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+        """Parses the body, or lists the models."""
+        route, lease = exchange.route, exchange.lease
+        assert route is not None
+        assert lease is not None
+        headers = dict(flow.request.headers)
+        if route.operation == "list_models":
+            context = self._engines.context_length(lease.spec.policy_id, lease.session_id)
+            if route.model:
+                body = exchange.dialect.encode_model(ModelEntry(route.model, context, lease.opened_at))
+            else:
+                body = exchange.dialect.encode_models(
+                    [ModelEntry(name, context, lease.opened_at) for name in self._model_names]
+                )
+            answer(flow, 200, {"content-type": "application/json"}, body)
+        elif route.operation == "count_tokens":
+            exchange.request = exchange.dialect.parse_count(route.path, headers, exchange.body)
+        else:
+            exchange.request = exchange.dialect.parse_request(route.path, headers, exchange.body)

@@ -1,0 +1,90 @@
+"""Transcode: the tap's events become the dialect's bytes, as they come (a stream) or at the end (a whole answer)."""
+
+from __future__ import annotations
+
+import structlog
+from mitmproxy import http
+from mitmproxy.connection import ConnectionState
+
+from capture_proxy.call import Call
+from capture_proxy.dialects import StreamEncoder
+from capture_proxy.exchange import Exchange, answer, answer_error, exchange_of
+from capture_proxy.reply import Failed, Finished, LineReader, ProxyError, ReplyEvent
+
+log = structlog.get_logger(__name__)
+
+
+def can_send(flow: http.HTTPFlow) -> bool:
+    """Whether no disconnect of the client has been seen."""
+    return flow.error is None and bool(flow.client_conn.state & ConnectionState.CAN_WRITE)
+
+
+class StreamTranscoder:
+    """mitmproxy's stream callable: arbitrary pieces of the tap's lines in, the dialect's events out."""
+
+    def __init__(self, flow: http.HTTPFlow, call: Call, encoder: StreamEncoder) -> None:
+        self._flow = flow
+        self._call = call
+        self._encoder = encoder
+        self._reader = LineReader()
+        self._is_over = False
+
+    def __call__(self, data: bytes) -> bytes:
+        """The bytes to send for a piece of the tap's body; b'' is its end."""
+        if self._is_over:
+            return b""
+        try:
+            if not data:
+                return self._encode(Failed(ProxyError("engine_error", "the reply broke off")))
+            return b"".join(map(self._encode, self._reader.feed(data)))
+        except Exception:  # a stream's boundary: an exception here would only cut the connection
+            log.exception("transcode.failed", completion_id=self._call.completion_id)
+            self._is_over = True
+            return b""
+
+    def _encode(self, event: ReplyEvent) -> bytes:
+        out = self._encoder.encode(event)
+        if isinstance(event, Finished | Failed):
+            self._is_over = True
+            self._call.is_terminal_sent = can_send(self._flow)
+        return out
+
+
+class Transcode:
+    """Turns what the tap answers into what the client expects."""
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        """A stream that began well is transcoded as it comes; everything else when it is whole."""
+        exchange = exchange_of(flow)
+        call, response = exchange.call, flow.response
+        if call is None or response is None or response.status_code != 200 or not call.request.stream:
+            return
+        for name in list(response.headers):
+            if name.lower() != "transfer-encoding":
+                del response.headers[name]
+        response.headers.update(dict(exchange.dialect.stream_headers))
+        response.stream = StreamTranscoder(flow, call, exchange.dialect.stream_encoder(call.request))
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        """A whole answer, or an error from before the stream began."""
+        exchange = exchange_of(flow)
+        call, response = exchange.call, flow.response
+        if call is None or response is None or response.stream:
+            return
+        try:
+            self._whole(flow, exchange, response.raw_content or b"")
+        except Exception:  # the response's boundary: fail closed, in the dialect's shape
+            log.exception("transcode.failed", completion_id=call.completion_id)
+            answer_error(
+                flow, exchange, ProxyError("internal", "the proxy failed on this reply; its log has the details")
+            )
+        call.is_terminal_sent = can_send(flow)
+
+    def _whole(self, flow: http.HTTPFlow, exchange: Exchange, lines: bytes) -> None:
+        event = next(iter(LineReader().feed(lines)), None)
+        if isinstance(event, Finished):
+            answer(flow, 200, {"content-type": "application/json"}, exchange.dialect.encode_whole(event.reply))
+        elif isinstance(event, Failed):
+            answer_error(flow, exchange, event.error)
+        else:
+            answer_error(flow, exchange, ProxyError("engine_error", "the reply broke off"))

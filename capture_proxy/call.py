@@ -1,0 +1,54 @@
+"""One model call inside the proxy: what is known at its start, and what its sampling brings in."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from capture_proxy.engines.base import EngineFinish
+from capture_proxy.leases import Lease
+from capture_proxy.rendering.base import ParsedReply, Renderer
+from capture_proxy.reply import ChatRequest
+from schemas.records import CompletionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A request made ready for the engine: the whole prompt's ids, and the sampling that will be used."""
+
+    renderer: Renderer
+    ids: list[int]
+    sampling: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Call:
+    """A started call. `stub` is its CallStarted; the rest fills while the engine samples."""
+
+    completion_id: str
+    call_seq: int
+    lease: Lease
+    request: ChatRequest
+    prompt: Prompt
+    stub: CompletionRecord
+    arrived_s: float = field(default_factory=time.monotonic)
+
+    engine_kind: str = ""
+    engine_url: str = ""
+    logprobs_mode: str = ""
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: EngineFinish | None = None
+    parsed: ParsedReply | None = None
+    accepted_s: float = 0.0
+    first_token_s: float = 0.0
+    response_bytes: int = 0
+    is_terminal_sent: bool = False
+    """The terminal event was handed to the client's transport."""
+
+    @property
+    def session_id(self) -> str:
+        """The lease's session."""
+        return self.lease.session_id

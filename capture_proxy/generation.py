@@ -1,0 +1,148 @@
+"""One call at the engine: samples, collects, records, and only then lets the finish go."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from capture_proxy import records
+from capture_proxy.call import Call
+from capture_proxy.engines.base import Engine, EngineChunk, GenerateRequest
+from capture_proxy.recorder import Recorder
+from capture_proxy.reply import Failed, Finished, ProxyError, ReasoningDelta, ReplyEvent, TextDelta
+
+log = structlog.get_logger(__name__)
+
+
+class Generation:
+    """The life of a call from the engine's acceptance to its terminal event.
+
+    `events` gives what may be shown, in order, and ends with exactly one Finished or Failed. A Finished is put there only
+    after the record is durable; that is the whole point. `give_up` ends the sampling early: what was sampled until then is
+    recorded as aborted.
+    """
+
+    def __init__(self, call: Call, recorder: Recorder, *, timeout_s: float) -> None:
+        self.call = call
+        self.events: asyncio.Queue[ReplyEvent] = asyncio.Queue()
+        self.settled = asyncio.Event()
+        """The engine has accepted the call, or the call is over: its status is known."""
+        self.error: ProxyError | None = None
+        self._recorder = recorder
+        self._timeout_s = timeout_s
+        self._gave_up = ""
+        self._sampling: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, engine: Engine) -> asyncio.Task[None]:
+        """Starts the call; returns its task, for whoever must know when it is over."""
+        self.call.engine_kind, self.call.engine_url = engine.kind, engine.url
+        self._sampling = asyncio.create_task(self._sample(engine), name=f"sample-{self.call.completion_id}")
+        self._task = asyncio.create_task(self._run(self._sampling), name=f"call-{self.call.completion_id}")
+        return self._task
+
+    def refuse(self, error: ProxyError) -> asyncio.Task[None]:
+        """Ends a call for which there is no engine, in the same way as one that the engine refused."""
+
+        async def no_engine() -> None:
+            raise error
+
+        self._sampling = asyncio.create_task(no_engine(), name=f"sample-{self.call.completion_id}")
+        self._task = asyncio.create_task(self._run(self._sampling), name=f"call-{self.call.completion_id}")
+        return self._task
+
+    def give_up(self, reason: str) -> None:
+        """Nobody waits for this call any more. Without effect once the engine has finished."""
+        if self._gave_up:
+            return
+        if self._sampling is None:
+            self._gave_up = reason
+            self._recorder.abort(self.call, reason)
+            self._end(Failed(ProxyError("lease_ended", f"the call was given up: {reason}")))
+        elif not self._sampling.done():
+            self._gave_up = reason
+            self._sampling.cancel()
+
+    async def _run(self, sampling: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.wait((sampling,))
+            if sampling.cancelled():
+                self._recorder.abort(self.call, self._gave_up or "stopped")
+                self._end(Failed(ProxyError("lease_ended", "this session's lease was sealed while the call ran")))
+                return
+            if (raised := sampling.exception()) is not None:
+                raise raised
+            await self._recorder.finish(self.call)
+            self._end(Finished(records.reply(self.call)))
+        except asyncio.CancelledError:
+            sampling.cancel()
+            self._recorder.abort(self.call, self._gave_up or "stopped")
+            raise
+        except ProxyError as error:
+            await self._fail(error)
+        except TimeoutError:
+            self._end(
+                Failed(ProxyError("internal", "the reply couldn't be recorded: neither Kafka nor the disk took it"))
+            )
+        except Exception:  # a call's boundary: whatever it is, the call fails and is recorded
+            log.exception("call.crashed", completion_id=self.call.completion_id, session_id=self.call.session_id)
+            await self._fail(ProxyError("internal", "the proxy failed on this call; its log has the details"))
+
+    async def _fail(self, error: ProxyError) -> None:
+        try:
+            await self._recorder.fail(self.call, error)
+        except TimeoutError:
+            log.error("call.failure_not_durable", completion_id=self.call.completion_id)
+        self._end(Failed(error))
+
+    def _end(self, event: Finished | Failed) -> None:
+        if isinstance(event, Failed):
+            self.error = event.error
+        self.events.put_nowait(event)
+        self.settled.set()
+
+    async def _sample(self, engine: Engine) -> None:
+        call = self.call
+        parser = call.prompt.renderer.parser(
+            call.prompt.ids,
+            is_parsing_tools=call.request.is_parsing_tools,
+            tools=call.request.tools,
+            stop=call.prompt.sampling.get("stop") or (),
+        )
+        request = GenerateRequest(
+            rid=call.completion_id,
+            session_id=call.session_id,
+            input_ids=call.prompt.ids,
+            sampling=call.prompt.sampling,
+            timeout_s=self._timeout_s,
+        )
+        async with engine.generate(request) as stream:
+            call.accepted_s = time.monotonic()
+            self.settled.set()
+            async for chunk in stream:
+                self._collect(chunk)
+                self._show(parser.feed(chunk.new_ids))
+        if call.finish is None:
+            raise ProxyError("engine_error", "the engine's answer ended without a finish")
+        deltas, call.parsed = parser.finish()
+        self._show(deltas)
+        if call.finish.reason == "abort":
+            raise ProxyError(
+                "engine_error", f"the engine aborted the request: {call.finish.message or 'no reason given'}"
+            )
+
+    def _collect(self, chunk: EngineChunk) -> None:
+        call = self.call
+        if chunk.new_ids and not call.first_token_s:
+            call.first_token_s = time.monotonic()
+        call.output_ids += chunk.new_ids
+        call.logprobs += chunk.new_logprobs
+        if chunk.finish is not None:
+            call.finish = chunk.finish
+
+    def _show(self, deltas: list[ReasoningDelta | TextDelta]) -> None:
+        for delta in deltas:
+            self.call.response_bytes += len(delta.text.encode("utf-8", "surrogatepass"))
+            self.events.put_nowait(delta)

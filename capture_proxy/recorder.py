@@ -1,0 +1,235 @@
+"""Writes what happens to leases and calls into the spool, and says when it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from capture_proxy import records
+from capture_proxy.call import Call, Prompt
+from capture_proxy.leases import Denial, Lease, LeaseBook, LeaseRefusalError, LeaseState
+from capture_proxy.ports import now_ms
+from capture_proxy.reply import ChatRequest, ProxyError
+from capture_proxy.spool import Durability, Spool, SpoolRefusalError
+from capture_proxy.spool.relay import Entry
+from schemas.records import CompletionRecord
+
+log = structlog.get_logger(__name__)
+
+# A flood of wrong secrets must not fill the spool: above this rate rejections are counted, and the next one carries the count.
+_REJECTIONS_PER_S: Final = 50.0
+_REJECTIONS_BURST: Final = 200.0
+
+
+class Recorder:
+    """The one way to the log: leases open and seal here, and every started call gets its one record here.
+
+    `on_abort(lease, reason)` is called when a seal can't wait for running calls any longer.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        book: LeaseBook,
+        *,
+        proxy_id: str,
+        incarnation: str,
+        seal_drain_s: float = 10.0,
+        seal_delivery_s: float = 5.0,
+    ) -> None:
+        self.spool = spool
+        self.book = book
+        self.proxy_id = proxy_id
+        self.incarnation = incarnation
+        self.on_abort: Callable[[Lease, str], None] = lambda _lease, _reason: None
+        self.is_draining = False
+        self.counts: dict[str, int] = {}
+        self._seal_drain_s = seal_drain_s
+        self._seal_delivery_s = seal_delivery_s
+        self._seals: set[asyncio.Task[None]] = set()
+        self._running: dict[str, Call] = {}
+        self._rejections = 0
+        self._suppressed = 0
+        self._tokens = _REJECTIONS_BURST
+        self._tokens_at = time.monotonic()
+
+    # --- leases
+
+    async def open(self, lease: Lease, *, takes_over: int) -> Lease:
+        """Opens a lease; returns when `SessionOpened` is durable. Raises LeaseRefusalError."""
+        if self.is_draining:
+            raise LeaseRefusalError("this proxy is draining: open the lease at another one", status=503)
+        try:
+            self.spool.check_room()
+        except SpoolRefusalError as exc:
+            raise LeaseRefusalError(str(exc), status=503) from exc
+        found = self.book.open(lease)
+        if found is not lease and found.state is LeaseState.OPEN:
+            return found
+        if found is lease:
+            lease.opened_at = now_ms()
+            entry = self.spool.append(records.opened(lease, proxy_id=self.proxy_id, takes_over=takes_over))
+        else:
+            entry = self.spool.append(records.opened(found, proxy_id=self.proxy_id, takes_over=takes_over))
+        try:
+            await self.spool.durable(entry, ack_wait_s=0.0)
+        except TimeoutError as exc:
+            raise LeaseRefusalError(
+                "the opening couldn't be made durable: neither Kafka nor the disk answered", status=503
+            ) from exc
+        if found.state is LeaseState.OPENING:
+            found.move(LeaseState.OPEN)
+            log.info("lease.opened", session_id=found.session_id, lease_id=found.lease_id, writer=found.writer)
+        if found.state is not LeaseState.OPEN:
+            raise LeaseRefusalError(f"writer {found.writer} of lease {found.lease_id} was sealed while it was opened")
+        return found
+
+    async def seal(self, lease: Lease, reason: str) -> int:
+        """Refuses further calls, drains, appends `SessionSealed`; returns last_seq when that is durable. Idempotent."""
+        self.begin_seal(lease, reason)
+        await lease.sealed.wait()
+        return lease.last_seq
+
+    def begin_seal(self, lease: Lease, reason: str) -> None:
+        """Starts a seal without waiting for its end; a lease that is being sealed, or is sealed, stays as it is."""
+        if lease.state not in (LeaseState.OPENING, LeaseState.OPEN):
+            return
+        lease.move(LeaseState.SEALING)
+        lease.seal_reason = reason
+        task = asyncio.create_task(self._seal(lease), name=f"seal-{lease.lease_id}")
+        self._seals.add(task)
+        task.add_done_callback(self._seals.discard)
+
+    async def _seal(self, lease: Lease) -> None:
+        try:
+            async with asyncio.timeout(self._seal_drain_s):
+                await lease.drained()
+        except TimeoutError:
+            self.on_abort(lease, "sealed")
+            await self._await_stragglers(lease)
+        entry = self.spool.append(records.sealed(lease, proxy_id=self.proxy_id, at=now_ms()))
+        while True:
+            try:
+                by = await self.spool.durable(entry, ack_wait_s=0.0)
+                break
+            except TimeoutError:
+                log.error("lease.seal_not_durable", lease_id=lease.lease_id, last_error=self.spool.relay.last_error)
+        self.book.sealed(lease)
+        lease.move(LeaseState.SEALED)
+        log.info(
+            "lease.sealed",
+            session_id=lease.session_id,
+            lease_id=lease.lease_id,
+            last_seq=lease.last_seq,
+            why=lease.seal_reason,
+            by=by,
+        )
+
+    async def _await_stragglers(self, lease: Lease) -> None:
+        try:
+            async with asyncio.timeout(self._seal_delivery_s):
+                await lease.drained(records_only=True)
+        except TimeoutError:
+            # Without a record for every number the seal would leave a gap, so the record is written here.
+            for call in [c for c in self._running.values() if c.lease is lease]:
+                log.error("call.unrecorded_at_seal", completion_id=call.completion_id)
+                self.abort(call, "sealed")
+        try:
+            async with asyncio.timeout(self._seal_delivery_s):
+                await lease.drained()
+        except TimeoutError:
+            log.warning("lease.delivery_unknown", lease_id=lease.lease_id, calls=sorted(lease.undelivered))
+
+    # --- calls
+
+    def begin(self, lease: Lease, request: ChatRequest, prompt: Prompt, body: bytes, *, arrived_s: float) -> Call:
+        """Gives a call its number and appends CallStarted. Raises SpoolRefusalError, or ProxyError(lease_ended)."""
+        self.spool.check_room()
+        if lease.state is not LeaseState.OPEN:
+            raise ProxyError("lease_ended", "this session's lease was sealed: it takes no further calls")
+        seq = lease.next_call()
+        stub = records.started(lease, seq, request, prompt, proxy_id=self.proxy_id, body=body, at=now_ms())
+        try:
+            self.spool.call_started(stub)
+        except SpoolRefusalError:
+            lease.undo_call(seq)
+            raise
+        self._count("started")
+        call = Call(
+            completion_id=stub.completion_id,
+            call_seq=seq,
+            lease=lease,
+            request=request,
+            prompt=prompt,
+            stub=stub,
+            arrived_s=arrived_s,
+        )
+        self._running[call.completion_id] = call
+        return call
+
+    async def finish(self, call: Call) -> Durability:
+        """Appends the record of a finished call and returns when it is durable.
+
+        Raises TimeoutError, or ProxyError(lease_ended) when the call was given up before.
+        """
+        entry = self._append(call, records.finished(call, at=now_ms(), now_s=time.monotonic()))
+        if entry is None:
+            raise ProxyError("lease_ended", "this session's lease was sealed while the call ran")
+        return await self.spool.durable(entry)
+
+    async def fail(self, call: Call, error: ProxyError) -> None:
+        """Appends the record of a failed call; waits for its durability like a finish. Raises TimeoutError."""
+        entry = self._append(call, records.failed(call, error, at=now_ms(), now_s=time.monotonic()))
+        if entry is not None:
+            await self.spool.durable(entry)
+
+    def abort(self, call: Call, reason: str) -> None:
+        """Appends the record of a call that nobody waits for; nobody has to wait for its durability either."""
+        self._append(call, records.aborted(call, reason, at=now_ms(), now_s=time.monotonic()))
+
+    def _append(self, call: Call, record: CompletionRecord) -> Entry | None:
+        # Exactly one record per call: whoever comes second (a seal that gave up waiting, then the end) finds it gone.
+        if self._running.pop(call.completion_id, None) is None:
+            return None
+        entry = self.spool.append(record)
+        call.lease.recorded(call.call_seq)
+        self._count(str(record.state))
+        return entry
+
+    def deliver(self, call: Call, *, is_delivered: bool, reason: str = "") -> None:
+        """Appends the delivery fact of a call, once."""
+        if call.lease.delivered(call.call_seq):
+            self.spool.append(records.delivery(call, is_delivered=is_delivered, reason=reason, at=now_ms()))
+
+    # --- refusals
+
+    def authorise(self, secret_hash: str) -> Lease | Denial:
+        """The open lease of a secret, or why there is none."""
+        return self.book.authorise(secret_hash)
+
+    def reject(self, **facts: Any) -> None:
+        """Appends a rejection, unless too many come: those are counted, and the next one carries the count."""
+        self._count("rejected")
+        now = time.monotonic()
+        self._tokens = min(_REJECTIONS_BURST, self._tokens + (now - self._tokens_at) * _REJECTIONS_PER_S)
+        self._tokens_at = now
+        if self._tokens < 1.0 or self.spool.relay.unacked_bytes >= self.spool.limit_bytes:
+            self._suppressed += 1
+            return
+        self._tokens -= 1.0
+        self._rejections += 1
+        if self._suppressed:
+            facts["details"] = {**facts.get("details", {}), "suppressed_before": self._suppressed}
+            self._suppressed = 0
+        self.spool.append(
+            records.rejection(
+                proxy_id=self.proxy_id, incarnation=self.incarnation, number=self._rejections, at=now_ms(), **facts
+            )
+        )
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1

@@ -1,0 +1,296 @@
+"""From a call to its records: pure functions, so that what stands on the log can be tested without a socket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from capture_proxy.call import Call, Prompt
+from capture_proxy.leases import Lease
+from capture_proxy.reply import ChatRequest, FinishReason, ProxyError, Reply, ToolCall, tool_call_id
+from schemas import arrays, ids
+from schemas.records import (
+    Boundary,
+    CallError,
+    CompletionDelivery,
+    CompletionRecord,
+    CompletionState,
+    Dialect,
+    LineageStatus,
+    Rejection,
+    SessionOpened,
+    SessionSealed,
+    VersionSpan,
+)
+
+# Until prompts are built on earlier calls' ids, every call is rendered from text and stands for itself.
+NO_LINEAGE: Final = "no lineage"
+
+# Rounding of float32 log-softmax can leave a logprob a hair above zero.
+_LOGPROB_SLACK: Final = 1e-3
+
+
+def opened(lease: Lease, *, proxy_id: str, takes_over: int) -> SessionOpened:
+    """The fact that opens a lease's writer."""
+    return SessionOpened(
+        session_id=lease.session_id,
+        lease_id=lease.lease_id,
+        attempt=lease.attempt,
+        writer=lease.writer,
+        takes_over=takes_over,
+        secret_hash=lease.secret_hash,
+        proxy_id=proxy_id,
+        spec=lease.spec,
+        opened_at=lease.opened_at,
+    )
+
+
+def sealed(lease: Lease, *, proxy_id: str, at: int) -> SessionSealed:
+    """The fact that ends a lease's writer."""
+    return SessionSealed(
+        session_id=lease.session_id,
+        lease_id=lease.lease_id,
+        attempt=lease.attempt,
+        writer=lease.writer,
+        last_seq=lease.last_seq,
+        reason=lease.seal_reason,
+        proxy_id=proxy_id,
+        sealed_at=at,
+    )
+
+
+def started(
+    lease: Lease, call_seq: int, request: ChatRequest, prompt: Prompt, *, proxy_id: str, body: bytes, at: int
+) -> CompletionRecord:
+    """CallStarted: the record as far as it is known before the engine has the call. It stays small; see `with_prompt`."""
+    return CompletionRecord(
+        session_id=lease.session_id,
+        group_id=lease.spec.group_id,
+        task_id=lease.spec.task_id,
+        policy_id=lease.spec.policy_id,
+        attempt=lease.attempt,
+        lease_id=lease.lease_id,
+        writer=lease.writer,
+        call_seq=call_seq,
+        completion_id=ids.completion_id(lease.lease_id, lease.writer, call_seq),
+        proxy_id=proxy_id,
+        dialect=Dialect(request.dialect),
+        harness=lease.spec.harness,
+        model_requested=request.model,
+        request_digest=ids.digest(body),
+        is_stream=request.stream,
+        started_at=at,
+        lineage=LineageStatus.NONE,
+        lineage_reason=NO_LINEAGE,
+        prompt_len=len(prompt.ids),
+        tokenizer_digest=prompt.renderer.tokenizer_digest,
+        template_digest=prompt.renderer.template_digest,
+        request_bytes=len(body),
+    )
+
+
+def _elapsed_ms(call: Call, until_s: float) -> float:
+    return max(0.0, (until_s - call.arrived_s) * 1000.0) if until_s else 0.0
+
+
+def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
+    """Everything that was captured, whatever the end was."""
+    request, parsed, finish = call.request, call.parsed, call.finish
+    tools_json = orjson.dumps(request.tools, option=orjson.OPT_SORT_KEYS) if request.tools else b""
+    echo = ""
+    if finish is not None:
+        echo = (
+            "absent" if finish.prompt_ids is None else "exact" if finish.prompt_ids == call.prompt.ids else "mismatch"
+        )
+    notes: dict[str, Any] = {}
+    if request.notes:
+        notes["request"] = list(request.notes)
+    if call.prompt.notes:
+        notes["sampling"] = list(call.prompt.notes)
+    if request.tool_choice not in (None, "auto"):
+        notes["tool_choice"] = request.tool_choice
+    if request.response_format:
+        notes["response_format"] = request.response_format
+    return replace(
+        call.stub,
+        finished_at=at,
+        messages=request.messages,
+        tools=request.tools,
+        tools_digest=ids.digest(tools_json) if tools_json else "",
+        sampling_requested=request.sampling,
+        sampling_effective=call.prompt.sampling,
+        template_options=request.template_kwargs,
+        lineage=LineageStatus.ROOT,
+        suffix_ids=arrays.pack_ids(call.prompt.ids),
+        output_ids=arrays.pack_ids(call.output_ids),
+        logprobs=_pack_logprobs(call.logprobs),
+        logprobs_mode=call.logprobs_mode,
+        engine_finish=None
+        if finish is None
+        else {
+            "reason": finish.reason,
+            "matched": finish.matched,
+            "message": finish.message,
+            "cached_tokens": finish.cached_tokens,
+        },
+        text=parsed.text if parsed else "",
+        reasoning=parsed.reasoning if parsed else "",
+        tool_calls=[
+            {"id": tool_call_id(call.completion_id, i), "name": c.name, "arguments": c.arguments, "span": list(c.span)}
+            for i, c in enumerate(parsed.tool_calls if parsed else ())
+        ],
+        parse_status=parsed.status if parsed else "",
+        version_spans=[VersionSpan(version=s.version, start=s.start, end=s.end) for s in finish.weight_spans]
+        if finish
+        else [],
+        engine=call.engine_kind,
+        engine_url=call.engine_url,
+        prompt_echo=echo,
+        notes=notes,
+        queue_ms=_elapsed_ms(call, call.accepted_s),
+        first_token_ms=_elapsed_ms(call, call.first_token_s),
+        total_ms=_elapsed_ms(call, now_s),
+        response_bytes=call.response_bytes,
+    )
+
+
+def _pack_logprobs(logprobs: Sequence[float]) -> bytes:
+    # An engine may answer null or NaN; what can't be a float32 is kept as NaN and makes the call untrainable.
+    return arrays.pack_logprobs([math.nan if value is None else value for value in logprobs])
+
+
+def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
+    """The record of a call that the engine finished."""
+    record = _captured(call, at=at, now_s=now_s)
+    reason = why_untrainable(call.output_ids, call.logprobs, record.prompt_echo)
+    return replace(
+        record,
+        state=CompletionState.FINISHED,
+        finish_reason=finish_reason(call),
+        trainable=not reason,
+        untrainable_reason=reason,
+    )
+
+
+def failed(call: Call, error: ProxyError, *, at: int, now_s: float) -> CompletionRecord:
+    """The record of a call that ended with an error."""
+    return replace(
+        _captured(call, at=at, now_s=now_s),
+        state=CompletionState.FAILED,
+        untrainable_reason="failed",
+        error=CallError(kind=error.kind, status=error.status, boundary=Boundary.PROVIDER, message=error.message),
+    )
+
+
+def aborted(call: Call, reason: str, *, at: int, now_s: float) -> CompletionRecord:
+    """The record of a call that nobody waits for any more: the client left, or the lease was sealed."""
+    return replace(
+        _captured(call, at=at, now_s=now_s),
+        state=CompletionState.ABORTED,
+        finish_reason="abort",
+        untrainable_reason="aborted",
+        error=CallError(
+            kind=reason, boundary=Boundary.NONE, message="the call was given up before the engine finished"
+        ),
+    )
+
+
+def delivery(call: Call, *, is_delivered: bool, reason: str, at: int) -> CompletionDelivery:
+    """The fact whether a call's terminal event was handed to the transport."""
+    return CompletionDelivery(
+        session_id=call.lease.session_id,
+        lease_id=call.lease.lease_id,
+        writer=call.lease.writer,
+        call_seq=call.call_seq,
+        completion_id=call.completion_id,
+        delivered=is_delivered,
+        reason=reason,
+        at=at,
+    )
+
+
+def rejection(
+    *,
+    reason: str,
+    status: int,
+    dialect: str,
+    secret: str | None,
+    session_id: str,
+    method: str,
+    path: str,
+    host: str,
+    proxy_id: str,
+    incarnation: str,
+    number: int,
+    at: int,
+    request_bytes: int = 0,
+    details: dict[str, Any] | None = None,
+) -> Rejection:
+    """The fact that a request was refused before it became a call. Of the secret only the hash is kept; `path` must be without it."""
+    known = {d.value for d in Dialect}
+    return Rejection(
+        rejection_id=ids.derive("rejection", proxy_id, incarnation, number),
+        reason=reason,
+        status=status,
+        dialect=Dialect(dialect) if dialect in known else Dialect.UNKNOWN,
+        secret_hash=ids.secret_hash(secret) if secret else "",
+        session_id=session_id,
+        method=method,
+        path=path,
+        host=host,
+        proxy_id=proxy_id,
+        request_bytes=request_bytes,
+        details=details or {},
+        at=at,
+    )
+
+
+def why_untrainable(output_ids: Sequence[int], logprobs: Sequence[float], prompt_echo: str) -> str:
+    """The reason why a finished call's tokens can't be trained, or '' when they can."""
+    if prompt_echo == "mismatch":
+        return "prompt_echo_mismatch"
+    if not output_ids:
+        return "ids_missing" if logprobs else "empty"
+    if not logprobs:
+        return "logprobs_missing"
+    if len(logprobs) != len(output_ids):
+        return "logprob_length"
+    if not all(value is not None and math.isfinite(value) and value <= _LOGPROB_SLACK for value in logprobs):
+        return "logprob_invalid"
+    return ""
+
+
+def finish_reason(call: Call) -> FinishReason:
+    """How the client is told that the reply ended."""
+    if call.parsed is not None and call.parsed.tool_calls:
+        return "tool_calls"
+    return "length" if call.finish is not None and call.finish.reason == "length" else "stop"
+
+
+def reply(call: Call) -> Reply:
+    """The finished reply as the client is told it."""
+    parsed, finish = call.parsed, call.finish
+    assert parsed is not None
+    assert finish is not None
+    matched = finish.matched
+    return Reply(
+        completion_id=call.completion_id,
+        model=call.request.model,
+        text=parsed.text,
+        reasoning=parsed.reasoning,
+        tool_calls=tuple(
+            ToolCall(tool_call_id(call.completion_id, i), c.name, c.arguments, c.span)
+            for i, c in enumerate(parsed.tool_calls)
+        ),
+        finish_reason=finish_reason(call),
+        prompt_tokens=finish.prompt_tokens or len(call.prompt.ids),
+        completion_tokens=finish.completion_tokens or len(call.output_ids),
+        cached_tokens=finish.cached_tokens,
+        reasoning_tokens=parsed.reasoning_tokens,
+        stop_sequence=matched if isinstance(matched, str) else None,
+        created_at=call.stub.started_at,
+    )

@@ -1,0 +1,274 @@
+"""Wires settings to parts, runs them, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from capture_proxy.admin import Admin
+from capture_proxy.engine_pool import EnginePool
+from capture_proxy.engines import Engine, SglangEngine
+from capture_proxy.leases import LeaseBook
+from capture_proxy.mitm import Listener
+from capture_proxy.pipeline import pipeline
+from capture_proxy.ports import EventBus, now_ms
+from capture_proxy.recorder import Recorder
+from capture_proxy.rendering.base import Renderer
+from capture_proxy.sessions import SessionsView
+from capture_proxy.settings import ProxySettings
+from capture_proxy.spool import Spool, SpoolRefusalError
+from capture_proxy.spool.adoption import Adopter
+from capture_proxy.tap import Tap
+from schemas.records import Heartbeat, Held, Stage
+
+log = structlog.get_logger(__name__)
+
+
+def make_engine(kind: str, url: str, api_key: str | None = None) -> Engine:
+    """The client for an engine of a kind. Raises ValueError for one that isn't known."""
+    if kind in ("sglang", "cpu"):
+        return SglangEngine(url, api_key=api_key)
+    raise ValueError(f"unknown engine kind {kind!r} for {url}: this proxy speaks sglang")
+
+
+class CaptureProxy:
+    """One proxy incarnation. `start` returns when it takes calls; `stop` drains, seals, relays and closes."""
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        bus: EventBus,
+        renderer: Renderer,
+        *,
+        make: Callable[[str, str], Engine] = make_engine,
+        fsync: Callable[[int], None] = os.fdatasync,
+    ) -> None:
+        self.settings = settings
+        self.incarnation = uuid.uuid4().hex
+        self._bus = bus
+        self._renderer = renderer
+        self._make = make
+        self._fsync = fsync
+        self._tasks: list[asyncio.Task[None]] = []
+        self._beat = 0
+        self._beat_now = asyncio.Event()
+        self._is_running = False
+
+    async def start(self) -> None:
+        """Builds and starts the parts; raises OSError when the spool or a port can't be had, and then nothing is left running."""
+        self._build()
+        try:
+            await self._start_parts()
+        except BaseException:
+            await self._close()
+            raise
+        if self.settings.ports_file is not None:
+            self._write_ports(self.settings.ports_file)
+        log.info("proxy.started", proxy_id=self.settings.proxy_id, data=self.data_address, admin=self.admin_address)
+
+    def _build(self) -> None:
+        settings = self.settings
+        root, name = settings.spool_dir, f"{settings.proxy_id}-{self.incarnation}"
+        self.spool = Spool.create(
+            root,
+            name,
+            self._bus,
+            segment_bytes=settings.spool_segment_bytes,
+            fsync=self._fsync,
+            limit_bytes=settings.spool_limit_bytes,
+            ack_wait_s=settings.ack_wait_ms / 1000.0,
+            commit_timeout_s=settings.commit_timeout_s,
+        )
+        self.recorder = Recorder(
+            self.spool,
+            LeaseBook(),
+            proxy_id=settings.proxy_id,
+            incarnation=self.incarnation,
+            seal_drain_s=settings.seal_drain_s,
+            seal_delivery_s=settings.seal_delivery_s,
+        )
+        self.engines = EnginePool(self._make, context_length=settings.context_length)
+        self.tap = Tap(
+            self.recorder,
+            self.engines,
+            status_wait_s=settings.engine_status_wait_s,
+            keepalive_s=settings.keepalive_s,
+            call_timeout_s=settings.call_timeout_s,
+        )
+        self.recorder.on_abort = self.tap.abort_lease
+        self.listener = Listener(pipeline(settings, self.recorder, self.engines, self._renderer, self.tap))
+        self.adopter = Adopter(root, name, self._bus, every_s=settings.adopt_every_s)
+        self.view = SessionsView(self._bus, self.recorder, self.engines, on_drain=self.drain)
+        self.admin = Admin(self.recorder, settings.admin_key.get_secret_value(), health=self.health)
+
+    async def _start_parts(self) -> None:
+        settings = self.settings
+        self.spool.start()
+        await self.adopter.start()
+        for engine in settings.engines:
+            key = engine.api_key.get_secret_value() if engine.api_key else None
+            client = make_engine(engine.kind, engine.url, key) if key else None
+            self.engines.add(engine.policy_id, engine.url, engine.kind, engine=client)
+        await self.tap.start()
+        await self.listener.start(
+            host=settings.host,
+            port=settings.port,
+            upstream_port=self.tap.port,
+            body_limit_bytes=2 * settings.max_request_bytes,
+        )
+        await self.admin.start(settings.admin_host, settings.admin_port)
+        self.view.start()
+        self._tasks.append(asyncio.create_task(self._heartbeat(), name="heartbeat"))
+        self._is_running = True
+
+    @property
+    def data_address(self) -> str:
+        """The data listener's URL."""
+        return f"http://{self.settings.advertise_host or self.settings.host}:{self.listener.port}"
+
+    @property
+    def admin_address(self) -> str:
+        """The admin listener's URL."""
+        return f"http://{self.settings.advertise_host or self.settings.admin_host}:{self.admin.port}"
+
+    def drain(self) -> None:
+        """Takes no further leases; the open ones go on."""
+        self.recorder.is_draining = True
+        self._beat_now.set()
+
+    def health(self) -> dict[str, Any]:
+        """What an operator asks first: may calls be made, and if not, why."""
+        problem = ""
+        try:
+            self.spool.check_room()
+        except SpoolRefusalError as exc:
+            problem = str(exc)
+        relay = self.spool.relay
+        return {
+            "is_healthy": not problem,
+            "problem": problem,
+            "proxy_id": self.settings.proxy_id,
+            "incarnation": self.incarnation,
+            "is_draining": self.recorder.is_draining,
+            "open_leases": len(self.recorder.book.active()),
+            "in_flight": self.tap.in_flight,
+            "counts": dict(self.recorder.counts),
+            "engines": self.engines.describe(),
+            "spool": {
+                "unacked_entries": relay.unacked,
+                "unacked_bytes": relay.unacked_bytes,
+                "limit_bytes": self.spool.limit_bytes,
+                "disk_bytes": self.spool.journal.size_bytes,
+                "sent": relay.sent,
+                "poisoned": relay.poisoned,
+                "is_kafka_taking": relay.is_healthy,
+                "last_error": relay.last_error,
+                "adopted": len(self.adopter.adopted),
+            },
+        }
+
+    async def stop(self) -> None:
+        """No new leases or calls; running calls get the drain's time; every lease is sealed; the spool is relayed and closed."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        self.drain()
+        leases = self.recorder.book.active()
+        for lease in leases:
+            self.recorder.begin_seal(lease, "proxy_stopped")
+        for lease in leases:
+            await lease.sealed.wait()
+        await self._close()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.view.stop()
+        await self.admin.stop()
+        await self.listener.stop()
+        await self.tap.stop()
+        await self.adopter.stop(self.settings.stop_relay_s)
+        is_done = await self.spool.stop(self.settings.stop_relay_s)
+        await self.engines.close()
+        log.info("proxy.stopped", proxy_id=self.settings.proxy_id, spool_is_empty=is_done)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._beat += 1
+            try:
+                async with asyncio.timeout(self.settings.heartbeat_s * 5):
+                    await self._bus.publish(self._heartbeat_record())
+            except Exception as exc:  # the heartbeat's boundary: a missed beat says what it should say
+                log.warning("heartbeat.missed", error=repr(exc))
+            self._beat_now.clear()
+            try:
+                async with asyncio.timeout(self.settings.heartbeat_s):
+                    await self._beat_now.wait()
+            except TimeoutError:
+                pass
+
+    def _heartbeat_record(self) -> Heartbeat:
+        return Heartbeat(
+            node_id=self.settings.proxy_id,
+            role="proxy",
+            incarnation=self.incarnation,
+            data_address=self.data_address,
+            admin_address=self.admin_address,
+            holds=[
+                Held(session_id=lease.session_id, attempt=lease.attempt, lease_id=lease.lease_id, stage=Stage.RUNNING)
+                for lease in self.recorder.book.active()
+            ],
+            is_draining=self.recorder.is_draining,
+            interval_s=self.settings.heartbeat_s,
+            seq=self._beat,
+            at=now_ms(),
+        )
+
+    def _write_ports(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half = path.with_suffix(f".{os.getpid()}.tmp")
+        half.write_text(
+            json.dumps(
+                {
+                    "pid": os.getpid(),
+                    "proxy_id": self.settings.proxy_id,
+                    "incarnation": self.incarnation,
+                    "host": self.settings.host,
+                    "port": self.listener.port,
+                    "admin_host": self.settings.admin_host,
+                    "admin_port": self.admin.port,
+                    "data_address": self.data_address,
+                    "admin_address": self.admin_address,
+                }
+            )
+        )
+        half.replace(path)
+
+
+async def run(settings: ProxySettings) -> None:
+    """Runs one proxy until SIGTERM or SIGINT."""
+    import bus
+    from capture_proxy.rendering.load import load_renderer
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    renderer = await asyncio.to_thread(load_renderer, settings.model_dir, family=settings.model_family)
+    connected = bus.connect(settings.bus)
+    async with connected:
+        proxy = CaptureProxy(settings, connected, renderer)
+        try:
+            await proxy.start()
+            await stopping.wait()
+        finally:
+            await proxy.stop()

@@ -1,0 +1,136 @@
+"""What the proxy reads along: `rollout.state` revokes leases, `rollout.control` seals and drains, `policy.timeline` names engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from bus.deliveries import Delivery, Start
+from capture_proxy.engine_pool import EnginePool
+from capture_proxy.leases import Lease
+from capture_proxy.ports import EventBus
+from capture_proxy.recorder import Recorder
+from schemas.records import Control, ControlAction, PolicyEvent, PolicyEventType, SessionState, Stage
+
+log = structlog.get_logger(__name__)
+
+_AGAIN_S: Final = 1.0
+
+
+def revokes(state: SessionState, lease: Lease) -> bool:
+    """Whether a session's state says that this lease is over. A state from before the grant says nothing of it."""
+    if state.session_id != lease.session_id or state.attempt < lease.attempt:
+        return False
+    if state.attempt > lease.attempt or state.stage is Stage.ENDED:
+        return True
+    return state.lease_id == lease.lease_id and not state.lease_open
+
+
+def addresses(control: Control, lease: Lease) -> bool:
+    """Whether a control means this lease's session."""
+    if control.lease_id and control.lease_id != lease.lease_id:
+        return False
+    spec = lease.spec
+    match control.target_kind:
+        case "session":
+            return control.target in (lease.session_id, "*")
+        case "group":
+            return control.target == spec.group_id
+        case "task":
+            return control.target == spec.task_id
+        case "policy":
+            return control.target == spec.policy_id
+        case _:
+            return False
+
+
+class SessionsView:
+    """Follows the topics and acts on the recorder and the engine pool. It only ever revokes: opening is the admin's."""
+
+    def __init__(self, bus: EventBus, recorder: Recorder, engines: EnginePool, *, on_drain: Callable[[], None]) -> None:
+        self._bus = bus
+        self._recorder = recorder
+        self._engines = engines
+        self._on_drain = on_drain
+        self._versions: dict[str, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._tasks = [
+            asyncio.create_task(self._follow("rollout.state", "earliest"), name="view-state"),
+            asyncio.create_task(self._follow("rollout.control", "latest"), name="view-control"),
+            asyncio.create_task(self._follow("policy.timeline", "earliest"), name="view-timeline"),
+        ]
+
+    async def stop(self) -> None:
+        """Stops reading."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self, topic: str, start: Start) -> None:
+        seen: dict[int, int] = {}
+        while True:
+            try:
+                async for delivery in self._bus.tail([topic], start=start):
+                    # After an interruption the topic is read again; an engine that came back must not be removed again.
+                    if delivery.offset > seen.get(delivery.partition, -1):
+                        seen[delivery.partition] = delivery.offset
+                        await self._take(delivery)
+            except Exception as exc:  # the reader's boundary: an outage ends the tail, and it is begun again
+                log.warning("view.interrupted", topic=topic, error=repr(exc))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _take(self, delivery: Delivery) -> None:
+        if delivery.is_tombstone:
+            if delivery.topic == "rollout.state" and delivery.key is not None:
+                self._forget(delivery.key.decode())
+            return
+        try:
+            record = delivery.decode()
+        except Exception as exc:  # a record's boundary: a bad one is skipped here, its owner dead-letters it
+            log.warning("view.undecodable", where=delivery.where, error=repr(exc))
+            return
+        if isinstance(record, SessionState):
+            self.take_state(record)
+        elif isinstance(record, Control):
+            self.take_control(record)
+        elif isinstance(record, PolicyEvent):
+            await self.take_policy(record)
+
+    def take_state(self, state: SessionState) -> None:
+        """Seals the leases that a session's new state revokes, and remembers its ended lease."""
+        if state.state_version < self._versions.get(state.session_id, -1):
+            return
+        self._versions[state.session_id] = state.state_version
+        if state.lease_id and not state.lease_open:
+            self._recorder.book.ended(state.lease_id, f"session is {state.stage}")
+        for lease in self._recorder.book.of_session(state.session_id):
+            if revokes(state, lease):
+                self._recorder.book.ended(lease.lease_id, f"session is {state.stage}")
+                self._recorder.begin_seal(lease, "lease_ended")
+
+    def take_control(self, control: Control) -> None:
+        """Obeys seal, cancel and drain."""
+        if control.action in (ControlAction.SEAL, ControlAction.CANCEL):
+            for lease in self._recorder.book.active():
+                if addresses(control, lease):
+                    self._recorder.begin_seal(lease, control.reason or str(control.action))
+        elif control.action is ControlAction.DRAIN and control.target in (self._recorder.proxy_id, "*"):
+            self._on_drain()
+
+    async def take_policy(self, event: PolicyEvent) -> None:
+        """Adds and removes engines."""
+        if event.type is PolicyEventType.ENGINE_ADDED:
+            self._engines.add(event.policy_id, event.engine_url, event.engine_kind or "sglang")
+        elif event.type is PolicyEventType.ENGINE_REMOVED:
+            await self._engines.remove(event.policy_id, event.engine_url)
+
+    def _forget(self, session_id: str) -> None:
+        self._versions.pop(session_id, None)
+        for lease in self._recorder.book.of_session(session_id):
+            self._recorder.begin_seal(lease, "lease_ended")

@@ -1,0 +1,76 @@
+"""Finds the spools of dead incarnations on this machine and sees them through to Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from capture_proxy.ports import EventBus
+from capture_proxy.spool.journal import Journal, try_lock
+from capture_proxy.spool.spool import Spool
+
+log = structlog.get_logger(__name__)
+
+
+def orphans(root: Path, own: str) -> list[tuple[Path, int]]:
+    """The spool directories under `root` that nobody holds, now locked by us, with their locks."""
+    found = []
+    for directory in sorted(root.glob("[!.]*")) if root.is_dir() else ():
+        if directory.name != own and directory.is_dir() and (fd := try_lock(directory)) is not None:
+            found.append((directory, fd))
+    return found
+
+
+class Adopter:
+    """Adopts orphans now and then; each is relayed in place, under its own lock, and deleted when Kafka has all of it."""
+
+    def __init__(
+        self, root: Path, own: str, bus: EventBus, *, every_s: float, make: Callable[[EventBus, Journal], Spool] = Spool
+    ) -> None:
+        self._root = root
+        self._own = own
+        self._bus = bus
+        self._every_s = every_s
+        self._make = make
+        self._task: asyncio.Task[None] | None = None
+        self.adopted: list[Spool] = []
+
+    async def start(self) -> None:
+        """Adopts what is there now, then goes on looking."""
+        await self._adopt()
+        self._task = asyncio.create_task(self._look(), name="spool-adopter")
+
+    async def stop(self, drain_s: float) -> None:
+        """Stops; what isn't acknowledged after `drain_s` waits for the next adopter."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(spool.stop(drain_s) for spool in self.adopted))
+        self.adopted = []
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self._release_finished()
+                await self._adopt()
+            except OSError as exc:
+                log.warning("spool.adoption_failed", root=str(self._root), error=str(exc))
+
+    async def _adopt(self) -> None:
+        for directory, fd in await asyncio.to_thread(orphans, self._root, self._own):
+            spool = self._make(self._bus, Journal(directory, fd))
+            # A big spool takes a while to read, but nothing else touches these objects before it is read.
+            entries = await asyncio.to_thread(spool.load)
+            spool.finish_business()
+            log.info("spool.adopted", directory=str(directory), entries=entries, unacked=spool.relay.unacked)
+            spool.start()
+            self.adopted.append(spool)
+
+    async def _release_finished(self) -> None:
+        for spool in [s for s in self.adopted if s.relay.unacked == 0]:
+            self.adopted.remove(spool)
+            await spool.stop(0.0)

@@ -1,0 +1,197 @@
+"""Fakes for the proxy's tests: a tokenizer of characters, an engine that speaks SGLang's protocol, a bus that can be held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from bus.deliveries import Position
+from bus.memory import MemoryBus
+from capture_proxy.rendering.base import ParsedReply, ReplyParser
+from capture_proxy.rendering.calls import read_json_calls
+from capture_proxy.rendering.parser import MarkParser
+from schemas.records import Record
+
+END_ID = 1
+"""Ends a turn; every other id is a code point plus 10."""
+
+
+class CharDetokenizer:
+    """One character per id; the end of a turn is nothing."""
+
+    def step(self, token_id: int) -> str:
+        return "" if token_id == END_ID else chr(token_id - 10)
+
+    def flush(self) -> str:
+        return ""
+
+
+class CharRenderer:
+    """A `Renderer` whose tokens are characters, with the real parser of thinking and tool calls behind it."""
+
+    name = "chars"
+    tokenizer_digest = "t" * 64
+    template_digest = "p" * 64
+    stop_token_ids = (END_ID,)
+    end_of_turn_id = END_ID
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        template_kwargs: Mapping[str, Any],
+    ) -> list[int]:
+        lines = [f"{m['role']}: {m.get('content') or ''}{json.dumps(m.get('tool_calls') or '')}" for m in messages]
+        return self.encode("\n".join([json.dumps(list(tools)), *lines, "assistant: "]))
+
+    def extend(self, *_: Any, **__: Any) -> list[int] | None:
+        return None
+
+    def parser(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        is_parsing_tools: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+        stop: Sequence[str] = (),
+    ) -> ReplyParser:
+        return MarkParser(
+            CharDetokenizer(), call_format=read_json_calls if is_parsing_tools else None, tools=tools, stop=stop
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(CharDetokenizer().step(i) for i in ids)
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) + 10 for c in text]
+
+
+Script = Callable[[str, dict[str, Any]], str]
+
+
+def tool_call(name: str, arguments: dict[str, Any]) -> str:
+    """What a model samples to call a tool."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+class FakeEngine:
+    """An HTTP server with SGLang's `/generate`: streams one character per event, and can be told to wait, fail or drop."""
+
+    def __init__(self) -> None:
+        self.script: Script = lambda _prompt, _request: "Hello there."
+        self.requests: list[dict[str, Any]] = []
+        self.aborts: list[str] = []
+        self.status = 200
+        self.error: dict[str, Any] = {"error": {"message": "no"}}
+        self.headers: dict[str, str] = {}
+        self.accept = asyncio.Event()
+        self.accept.set()
+        self.go = asyncio.Event()
+        self.go.set()
+        self.pause_at: int | None = None
+        """With `go` cleared: stop before this output token."""
+        self.drop_at: int | None = None
+        self.echo: list[int] | None = None
+        self.with_logprobs = True
+        self.logprob = -0.5
+        self.finish: dict[str, Any] | None = None
+        self.reached = asyncio.Event()
+        self.url = ""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[FakeEngine]:
+        app = web.Application(client_max_size=1 << 28)
+        app.router.add_post("/generate", self._generate)
+        app.router.add_post("/abort_request", self._abort)
+        app.router.add_get("/model_info", self._info)
+        app.router.add_get("/v1/models", self._models)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            self.go.set()
+            self.accept.set()
+            await runner.cleanup()
+
+    async def _info(self, _request: web.Request) -> web.Response:
+        return web.json_response({"model_path": "fake", "weight_version": "v1", "is_generation": True})
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "fake", "max_model_len": 100_000}]})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        self.aborts.append((await request.json())["rid"])
+        return web.json_response({})
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        await self.accept.wait()
+        if self.status != 200:
+            return web.json_response(self.error, status=self.status, headers=self.headers)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        renderer = CharRenderer()
+        text = self.script(renderer.decode(body["input_ids"]), body)
+        ids = [*renderer.encode(text), END_ID]
+        limit = body["sampling_params"].get("max_new_tokens", 1 << 30)
+        reason = self.finish or {"type": "stop", "matched": END_ID}
+        if len(ids) > limit:
+            ids, reason = ids[:limit], {"type": "length", "length": limit}
+        for at, token in enumerate(ids, start=1):
+            if at == self.pause_at:
+                self.reached.set()
+                await self.go.wait()
+            if at == self.drop_at:
+                assert request.transport is not None
+                request.transport.abort()
+                return response
+            meta: dict[str, Any] = {
+                "id": body["rid"],
+                "completion_tokens": at,
+                "prompt_tokens": len(body["input_ids"]),
+                "cached_tokens": 0,
+                "weight_version": "v1",
+                "finish_reason": None,
+            }
+            if self.with_logprobs:
+                meta["output_token_logprobs"] = [[self.logprob, token, None]]
+            event: dict[str, Any] = {"text": "", "output_ids": [token], "meta_info": meta}
+            if at == len(ids):
+                meta["finish_reason"] = reason
+                meta["weight_versions"] = [{"version": "v1", "start": 0, "end": at}]
+                event["prompt_token_ids"] = body["input_ids"] if self.echo is None else self.echo
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+
+class HeldBus(MemoryBus):
+    """A bus whose acknowledgements can be withheld: records arrive on the log, but `publish` doesn't return."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.acks = asyncio.Event()
+        self.acks.set()
+        self.published: list[Record] = []
+
+    async def publish(self, record: Record, **options: Any) -> Position:
+        await self.acks.wait()
+        self.published.append(record)
+        return await super().publish(record, **options)
+
+
+def finish_all(parser: ReplyParser, ids: Sequence[int]) -> ParsedReply:
+    """The parsed whole of an output."""
+    parser.feed(ids)
+    return parser.finish()[1]
