@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
@@ -240,11 +241,12 @@ class TopicAdmin:
         if not topics:
             return
         existing = await self._existing()
+        wanted = {t.name: topic_settings(t, existing[t.name].replication or replication) for t in topics}
         resources = [
             ConfigResource(
                 ConfigResourceType.TOPIC,
                 self._settings.physical(t.name),
-                configs=existing[t.name].own_settings | topic_settings(t, existing[t.name].replication or replication),
+                configs=existing[t.name].own_settings | wanted[t.name],
             )
             for t in topics
         ]
@@ -252,6 +254,11 @@ class TopicAdmin:
             for code, text, _, name in response.resources:
                 if code:
                     raise BusRefusedError(f"Kafka refused the settings of {name}: {text or for_code(code).__name__}")
+        while True:
+            found = await self._existing()
+            if not any(_differing(settings, found[name].settings) for name, settings in wanted.items()):
+                break
+            await asyncio.sleep(_PAUSE_S)  # the brokers learn it from the controller a moment later
         _log.info("topics.altered", count=len(topics))
 
     async def _grow(self, topics: Sequence[Topic]) -> None:
@@ -262,20 +269,15 @@ class TopicAdmin:
 
 
 def _with_partitions(topics: Sequence[Topic], partitions: int | None) -> list[Topic]:
-    import dataclasses
-
     return [dataclasses.replace(t, partitions=partitions) for t in topics] if partitions else list(topics)
 
 
 def _compare(topic: Topic, existing: _Existing | None, replication: int) -> Change:
     if existing is None:
         return Change(topic.name, Action.CREATE, (f"{topic.partitions} partitions, replication {replication}",))
-    wanted: dict[str, Any] = topic_settings(topic, existing.replication or replication)
-    details = [
-        f"{name}: {existing.settings.get(name)} → {value}"
-        for name, value in wanted.items()
-        if _normal(existing.settings.get(name)) != _normal(value)
-    ]
+    wanted = topic_settings(topic, existing.replication or replication)
+    differing = _differing(wanted, existing.settings)
+    details = [f"{name}: {existing.settings.get(name)} → {wanted[name]}" for name in differing]
     action = Action.ALTER if details else Action.NONE
     if existing.partitions != topic.partitions:
         details.append(f"partitions: {existing.partitions} → {topic.partitions}")
@@ -284,6 +286,10 @@ def _compare(topic: Topic, existing: _Existing | None, replication: int) -> Chan
         # Moving replicas is the operator's tool's work; it doesn't stand in the way of the rest.
         details.append(f"replication: {existing.replication}, the cluster could hold {replication}")
     return Change(topic.name, action, tuple(details))
+
+
+def _differing(wanted: dict[str, str], found: dict[str, str]) -> list[str]:
+    return [name for name, value in wanted.items() if _normal(found.get(name)) != _normal(value)]
 
 
 def _normal(value: str | None) -> str | None:

@@ -141,6 +141,8 @@ class RecordHandling:
             schema_id=schema_id,
             since_ms=earlier.since_ms if earlier else now_ms,
         )
+        if reason != "retrying" and earlier is not None and earlier.reason == reason:
+            return  # said once; health goes on saying it
         _log.warning(
             "partition.stopped" if reason != "retrying" else "record.retried",
             topic=delivery.topic,

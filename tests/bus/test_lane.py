@@ -163,17 +163,15 @@ class LaneBehaviour:
         assert handler.kinds == ["fine"]
         assert (lane.health().handled, lane.health().buried) == (1, 2)
 
-    async def test_an_unknown_schema_stops_its_partition_only(
-        self, bus, collector, running, event, until, tmp_path, monkeypatch
-    ):
-        """It is no poison: the partition waits, health names the id and the place, the others go on; the registry learns it, it goes on."""
+    async def test_an_unknown_schema_stops_its_partition_only(self, bus, collector, running, until, learn):
+        """No poison: its partition waits, health names id and place, others go on; once the id is known, it goes on."""
         mine = await bus.partition_for(TOPIC, "s-1")
         other = await key_elsewhere(bus, mine)
-        newer = encode(event("s-1", "from the future")).value
+        newer = encode(SessionEvent(session_id="s-1", error="from the future")).value
         newer = newer[:1] + UNKNOWN_ID.to_bytes(4, "big") + newer[5:]
         position = await bus.publish_raw(TOPIC, b"s-1", newer)
-        await bus.publish(event("s-1", "behind it"))
-        await bus.publish(event(other, "elsewhere"))
+        await bus.publish(SessionEvent(session_id="s-1", error="behind it"))
+        await bus.publish(SessionEvent(session_id=other, error="elsewhere"))
         handler = collector()
         lane = bus.lane("worker", [TOPIC], handler)
         lane._handling._recheck_s = 0.05
@@ -182,7 +180,7 @@ class LaneBehaviour:
             await until(lambda: lane.health().problems)
             health = lane.health()
             assert handler.kinds == ["elsewhere"]
-            self._teach(tmp_path, monkeypatch)
+            learn()
             await handler.wait_for(3)
             await until(lambda: lane.health().is_healthy)
         (problem,) = health.problems
@@ -313,14 +311,20 @@ class LaneBehaviour:
         with pytest.raises(RuntimeError, match="make a new one"):
             await lane.run()
 
-    def _teach(self, tmp_path, monkeypatch):
-        """Give the registry the unknown id: a copy of its folder in which it names a session event."""
+
+@pytest.fixture
+def learn(tmp_path, monkeypatch):
+    """Give the registry the unknown id, when called: a copy of its folder in which it names a session event."""
+
+    def teach():
         grown = tmp_path / "avro"
         shutil.copytree(registry.AVRO_DIR, grown)
         entries = json.loads((grown / "registry.json").read_text())
         entries.append({"id": UNKNOWN_ID, "record": SessionEvent.NAME, "version": 1})
         (grown / "registry.json").write_text(json.dumps(entries))
         monkeypatch.setattr(registry, "AVRO_DIR", grown)
+
+    return teach
 
 
 @pytest.fixture(autouse=True)
