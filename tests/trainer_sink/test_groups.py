@@ -201,7 +201,9 @@ def test_only_what_is_out_can_be_finished() -> None:
         assembler.skip(group.group_id, "stale")
 
 
-def test_finished_groups_are_forgotten_in_the_end_but_never_above_the_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_groups_are_forgotten_in_the_end_but_never_above_the_watermark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Memory is bounded; what a restore would read again is kept whatever it takes."""
     monkeypatch.setattr(groups, "REMEMBERED_GROUPS", 3)
     assembler = GroupAssembler("me")

@@ -1,0 +1,362 @@
+"""The group consumer, on the bus in memory and on the real Kafka: one set of behaviours for both."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable
+
+import pytest
+
+from bus import Bus, BusRefusedError, BusUnavailableError
+from bus.dead_letters import DeadLetter
+from bus.memory import MemoryBus
+from schemas import UnknownSchemaIdError, ids
+from schemas.records import BatchConsumed, Control, Record, ScoredTrajectory, Status, TrainerRegistered
+from tests.trainer_sink.scored import POLICY, scored, trace, whole
+from trainer_sink import CheckpointMismatchError, Group, GroupConsumer, RecordsExpiredError, SinkStateError
+
+TOPIC = "trajectory.scored"
+DEADLINE_S = 30.0
+
+
+async def _publish(bus: Bus, records: Iterable[ScoredTrajectory]) -> None:
+    for record in records:
+        await bus.publish(record)
+
+
+async def _next(consumer: GroupConsumer) -> Group:
+    return await asyncio.wait_for(anext(consumer), DEADLINE_S)
+
+
+async def _all(consumer: GroupConsumer) -> list[str]:
+    async with asyncio.timeout(DEADLINE_S):
+        return [group.group_id async for group in consumer]
+
+
+async def _consumed(bus: Bus) -> list[Record]:
+    async with asyncio.timeout(DEADLINE_S):
+        return [d.decode() async for d in bus.tail(["trainer.consumed"], until_end=True)]
+
+
+async def _batches(bus: Bus) -> list[BatchConsumed]:
+    return [r for r in await _consumed(bus) if isinstance(r, BatchConsumed)]
+
+
+class Behaviours:
+    """What holds on any bus."""
+
+    async def test_groups_come_whole_and_a_commit_is_published(self, bus: Bus) -> None:
+        """Two groups interleaved, one session failed: both come out, and one record says which step trained them."""
+        a, b = whole("a", 2), [scored("b", 0, 2), scored("b", 1, 2, status=Status.FAILED, reward=None)]
+        async with GroupConsumer(bus, "me", policy_id=POLICY) as consumer:
+            await _publish(bus, [a[0], b[0], b[1], a[1]])
+            groups = {g.group_id: g for g in [await _next(consumer), await _next(consumer)]}
+            await consumer.commit(step=1, policy_version="7", staleness_max=2.0, details={"loss": 0.5})
+        assert {g: list(groups[g].scored) for g in groups} == {a[0].group_id: a, b[0].group_id: b}
+        (batch,) = await _batches(bus)
+        assert set(batch.groups) == set(groups)
+        assert (batch.trainer_id, batch.step, batch.policy_id, batch.policy_version) == ("me", 1, POLICY, "7")
+        assert batch.details["loss"] == 0.5
+        assert batch.details["counts"] == {"kept": 4}
+        ends = await bus.end_offsets(TOPIC)
+        assert {o.partition: o.offset for o in batch.offsets} == {p: end for p, end in ends.items() if end}
+
+    async def test_a_trainer_registers_with_its_filter(self, bus: Bus) -> None:
+        """Before the first group, so that the orchestrator knows for whom it produces."""
+        async with GroupConsumer(bus, "me", policy_id=POLICY, harness="pi", start=123, ttl_s=45.0):
+            pass
+        (record,) = await _consumed(bus)
+        assert isinstance(record, TrainerRegistered)
+        assert (record.trainer_id, record.policy_id, record.start, record.ttl_s) == ("me", POLICY, 123, 45.0)
+        assert record.filter["harnesses"] == ["pi"]
+
+    async def test_the_registration_is_repeated_as_a_heartbeat(self, bus: Bus) -> None:
+        """A trainer that only waits stays registered."""
+        async with GroupConsumer(bus, "me", ttl_s=0.3), asyncio.timeout(DEADLINE_S):
+            seen = 0
+            async for delivery in bus.tail(["trainer.consumed"]):
+                seen += isinstance(delivery.decode(), TrainerRegistered)
+                if seen == 3:
+                    break
+        assert seen == 3
+
+    async def test_unwanted_groups_are_reported_with_their_reasons(self, bus: Bus) -> None:
+        """Filtered groups and the trainer's own skips stand in the next commit, once."""
+        await _publish(bus, whole("theirs", 2, spec={"policy_id": "another"}))
+        await _publish(bus, whole("spliced", 1, traces=[trace(is_off_context=True)]))
+        await _publish(bus, [*whole("old", 1), *whole("fine", 1)])
+        async with GroupConsumer(bus, "me", policy_id=POLICY, until_end=True) as consumer:
+            async for group in consumer:
+                if group.scored[0].task_id == "old":
+                    consumer.skip(group, "stale")
+            await consumer.commit(step=1)
+            await consumer.commit(step=2)
+        first, second = await _batches(bus)
+        assert first.groups == [ids.group_id("fine")]
+        assert {s.group_id: s.reason for s in first.skipped} == {
+            ids.group_id("theirs"): "policy",
+            ids.group_id("spliced"): "off_context",
+            ids.group_id("old"): "stale",
+        }
+        assert (second.groups, second.skipped) == ([], [])
+
+    async def test_a_restart_from_a_checkpoint_goes_on_exactly_there(self, bus: Bus) -> None:
+        """Committed groups don't come again, a yielded one that wasn't committed does, later ones follow."""
+        await _publish(bus, [scored("open", 0, 2)])
+        for name in ("one", "two", "three"):
+            await _publish(bus, whole(name, 2))
+        first: list[str] = []
+        async with GroupConsumer(bus, "me", prefetch=1) as consumer:
+            first.append((await _next(consumer)).group_id)
+            await consumer.commit(step=1)
+            state = consumer.state_dict()
+            await _next(consumer)  # yielded, not committed: the crash comes here
+        again = GroupConsumer(bus, "me", until_end=True)
+        again.load_state_dict(state)
+        await _publish(bus, [scored("open", 1, 2), *whole("four", 1)])
+        async with again:
+            rest = await _all(again)
+        assert sorted(first + rest) == sorted(map(ids.group_id, ("open", "one", "two", "three", "four")))
+
+    async def test_after_a_restore_the_last_batch_is_published_again(self, bus: Bus) -> None:
+        """If the first publish was lost on the way, the orchestrator still learns of it; its id makes it harmless."""
+        await _publish(bus, whole("a", 1))
+        async with GroupConsumer(bus, "me") as consumer:
+            await _next(consumer)
+            await consumer.commit(step=1)
+            state = consumer.state_dict()
+        again = GroupConsumer(bus, "me", until_end=True)
+        again.load_state_dict(state)
+        async with again:
+            assert await _all(again) == []
+            with pytest.raises(SinkStateError, match="step 1 isn't after step 1"):
+                await again.commit(step=1)
+        first, second = await _batches(bus)
+        assert first == second
+        assert first.event_id == second.event_id
+
+    async def test_start_latest_sees_only_what_comes(self, bus: Bus) -> None:
+        """And a checkpoint before the first record remembers that beginning."""
+        await _publish(bus, whole("before", 1))
+        async with GroupConsumer(bus, "me", start="latest") as consumer:
+            state = consumer.state_dict()
+        await _publish(bus, whole("between", 1))
+        again = GroupConsumer(bus, "me", until_end=True)
+        again.load_state_dict(state)
+        async with again:
+            assert await _all(again) == [ids.group_id("between")]
+
+    async def test_start_at_a_time(self, bus: Bus) -> None:
+        """Groups published after that moment come, in all partitions; earlier ones don't."""
+        await _publish(bus, whole("before", 1))
+        async with asyncio.timeout(DEADLINE_S):
+            (old,) = [d.timestamp_ms async for d in bus.tail([TOPIC], until_end=True)]
+        async with GroupConsumer(bus, "me", start=old + 3_600_000, until_end=True) as consumer:
+            assert await _all(consumer) == []
+        async with GroupConsumer(bus, "me", start=old, until_end=True) as consumer:
+            assert await _all(consumer) == [ids.group_id("before")]
+
+    async def test_a_part_of_the_partitions(self, bus: Bus) -> None:
+        """Sinks that share the partitions share the groups: each comes to exactly one."""
+        names = [f"g{n}" for n in range(8)]
+        for name in names:
+            await _publish(bus, whole(name, 2))
+        got: list[str] = []
+        for part in ([0], [1, 2]):
+            async with GroupConsumer(bus, "me", partitions=part, until_end=True) as consumer:
+                got += await _all(consumer)
+        assert sorted(got) == sorted(map(ids.group_id, names))
+        with pytest.raises(ValueError, match=r"no partitions \[99\]"):
+            await GroupConsumer(bus, "me", partitions=[99]).__aenter__()
+
+    async def test_poison_goes_to_the_trainers_own_dead_letters(self, bus: Bus) -> None:
+        """Torn bytes, a foreign record and one without its spec: each is set aside whole, and the sink goes on."""
+        torn = b"\x00\x00\x00\x00\x0dtorn"
+        await bus.publish_raw(TOPIC, b"k", torn, [("session_id", b"s")])
+        await bus.publish_raw(TOPIC, b"k", b"no frame")
+        from schemas import encode
+
+        await bus.publish_raw(TOPIC, b"k", encode(Control(target="x")).value)
+        await _publish(bus, [_without_spec(), *whole("fine", 1)])
+        async with GroupConsumer(bus, "me.1", until_end=True) as consumer:
+            assert await _all(consumer) == [ids.group_id("fine")]
+            assert consumer.counts == {"unreadable": 4, "kept": 1}
+        async with asyncio.timeout(DEADLINE_S):
+            dead = [d async for d in bus.tail([f"{TOPIC}.sink-me.1.dead"], until_end=True)]
+        assert torn in [d.value for d in dead]
+        assert sorted(DeadLetter.read(d).reason for d in dead) == [
+            "malformed",
+            "malformed",
+            "spec_missing",
+            "wrong_record",
+        ]
+
+    async def test_an_unreadable_session_ends_its_group(self, bus: Bus) -> None:
+        """The headers still say whose it was, so the group is skipped instead of waiting for ever."""
+        from schemas import encode
+
+        group = whole("g", 2)
+        encoded = encode(group[0])
+        await bus.publish_raw(TOPIC, encoded.key, encoded.value[:-3], encoded.headers)
+        await _publish(bus, group[1:])
+        async with GroupConsumer(bus, "me", until_end=True) as consumer:
+            assert await _all(consumer) == []
+            batch = await consumer.commit(step=1)
+        assert [(s.group_id, s.reason) for s in batch.skipped] == [(group[0].group_id, "unreadable")]
+
+    async def test_an_unknown_schema_id_stops_the_sink(self, bus: Bus) -> None:
+        """The record isn't dead-lettered: the error names the id, groups before it still come, the position stays."""
+        position = await bus.publish(scored("a", 0, 1))
+        await bus.publish_raw(TOPIC, b"k", struct.pack(">bI", 0, 4242) + b"x", partition=position.partition)
+        async with GroupConsumer(bus, "me") as consumer:
+            await _next(consumer)
+            with pytest.raises(UnknownSchemaIdError, match="4242"):
+                await _next(consumer)
+            batch = await consumer.commit(step=1)
+        assert [(o.partition, o.offset) for o in batch.offsets] == [(position.partition, position.offset + 1)]
+
+    async def test_large_groups_come_through_the_claim_check(self, bus: Bus) -> None:
+        """A trajectory above the claim-check limit is read like any other."""
+        big = scored("big", 0, 1, traces=[trace(prompt=range(100_000))])
+        await _publish(bus, [big])
+        async with GroupConsumer(bus, "me") as consumer:
+            assert (await _next(consumer)).scored == (big,)
+
+    async def test_waiting_can_be_cancelled(self, bus: Bus) -> None:
+        """A trainer that waits with its own deadline loses nothing when it runs out."""
+        async with GroupConsumer(bus, "me") as consumer:
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(consumer), 0.02)
+            await _publish(bus, whole("a", 2))
+            assert (await _next(consumer)).group_id == ids.group_id("a")
+
+
+def _without_spec() -> ScoredTrajectory:
+    import dataclasses
+
+    return dataclasses.replace(scored("nospec", 0, 1), spec=None)
+
+
+class TestInMemory(Behaviours):
+    """On the in-memory bus."""
+
+    @pytest.fixture
+    def bus(self, memory_bus: MemoryBus) -> Bus:
+        return memory_bus
+
+    async def test_a_failed_commit_records_nothing(self, memory_bus: MemoryBus) -> None:
+        """When the log can't be reached the position stays, and the same step can be committed again."""
+        bus = MemoryBus(partitions=3, publish_deadline_s=0.05)
+        async with bus:
+            await _publish(bus, whole("a", 1))
+            async with GroupConsumer(bus, "me") as consumer:
+                await _next(consumer)
+                before = consumer.state_dict()
+                async with bus.outage():
+                    with pytest.raises(BusUnavailableError):
+                        await consumer.commit(step=1)
+                    assert consumer.state_dict() == before
+                batch = await consumer.commit(step=1)
+        assert batch.groups == [ids.group_id("a")]
+
+    async def test_reading_ahead_is_bounded(self, memory_bus: MemoryBus) -> None:
+        """With prefetch 1, a group that nobody takes keeps the sink from reading the whole log into memory."""
+        for n in range(20):
+            await _publish(memory_bus, whole(f"g{n}", 1))
+        async with GroupConsumer(memory_bus, "me", prefetch=1) as consumer:
+            await _next(consumer)
+            await _next(consumer)
+            assert sum(consumer.counts.values()) <= 4
+
+    async def test_groups_can_be_committed_in_part(self, memory_bus: MemoryBus) -> None:
+        """A named group is committed, the other stays out; one that isn't out is refused."""
+        await _publish(memory_bus, [*whole("a", 1), *whole("b", 1)])
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            a, b = await _next(consumer), await _next(consumer)
+            assert (await consumer.commit(step=1, groups=[b])).groups == [b.group_id]
+            with pytest.raises(KeyError, match="aren't out"):
+                await consumer.commit(step=2, groups=[b])
+            assert (await consumer.commit(step=2)).groups == [a.group_id]
+
+    async def test_a_checkpoint_of_a_log_that_was_made_anew_is_refused(self, memory_bus: MemoryBus) -> None:
+        """Offsets of another log mean nothing here."""
+        await _publish(memory_bus, whole("a", 1))
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            await _next(consumer)
+            await consumer.commit(step=1)
+            state = consumer.state_dict()
+        for partitions, message in ((3, "made anew"), (5, "with 5")):
+            async with MemoryBus(partitions=partitions) as fresh:
+                again = GroupConsumer(fresh, "me")
+                again.load_state_dict(state)
+                with pytest.raises(CheckpointMismatchError, match=message):
+                    await again.__aenter__()
+
+    async def test_what_retention_took_stops_the_sink_or_is_counted(
+        self, memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Never a silent jump: RecordsExpiredError, or `expired` in the counts when the trainer said so."""
+        first = await memory_bus.publish(scored("a", 0, 2))
+        part = first.partition
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            await _publish(memory_bus, whole("b", 1))
+            await _next(consumer)
+            await consumer.commit(step=1)
+            state = consumer.state_dict()
+        await memory_bus.publish_raw(TOPIC, b"x", b"filler", partition=part)
+        begin = (await memory_bus.end_offsets(TOPIC))[part] - 1
+        tail = memory_bus.tail
+
+        async def expiring(topics, *, start="earliest", partitions=None, until_end=False):  # type: ignore[no-untyped-def]
+            if isinstance(start, dict) and start.get((TOPIC, part), begin) < begin:
+                raise BusRefusedError(f"begins at {begin} by now")
+            async for delivery in tail(topics, start=start, partitions=partitions, until_end=until_end):
+                if delivery.partition != part or delivery.offset >= begin:
+                    yield delivery
+
+        monkeypatch.setattr(memory_bus, "tail", expiring)
+        strict = GroupConsumer(memory_bus, "me", until_end=True)
+        strict.load_state_dict(state)
+        async with strict:
+            with pytest.raises(RecordsExpiredError, match="on_expired='count'"):
+                await _next(strict)
+        lenient = GroupConsumer(memory_bus, "me", until_end=True, on_expired="count")
+        lenient.load_state_dict(state)
+        async with lenient:
+            assert await _all(lenient) == []
+        assert lenient.counts["expired"] == begin - first.offset
+        assert lenient.counts["unreadable"] == 1
+
+    @pytest.mark.parametrize("trainer_id", ["", "a/b", "x" * 61, "sp ace"])
+    def test_a_trainer_id_that_no_topic_can_carry_is_refused(self, memory_bus: MemoryBus, trainer_id: str) -> None:
+        """It becomes part of a topic's name."""
+        with pytest.raises(ValueError, match="trainer_id"):
+            GroupConsumer(memory_bus, trainer_id)
+
+    async def test_calls_at_the_wrong_time_say_so(self, memory_bus: MemoryBus) -> None:
+        """Iterating before entering, entering twice, loading late, iterating after the end."""
+        await _publish(memory_bus, whole("a", 1))
+        consumer = GroupConsumer(memory_bus, "me")
+        with pytest.raises(SinkStateError, match="async with"):
+            await anext(consumer)
+        async with consumer:
+            group = await _next(consumer)
+            with pytest.raises(ValueError, match="reason"):
+                consumer.skip(group, "")
+            with pytest.raises(SinkStateError, match="before the consumer is entered"):
+                consumer.load_state_dict(consumer.state_dict())
+            with pytest.raises(SinkStateError, match="in use"):
+                await consumer.__aenter__()
+        with pytest.raises(SinkStateError, match="closed"):
+            await anext(consumer)
+
+
+@pytest.mark.broker
+class TestOnKafka(Behaviours):
+    """On the real Kafka."""
+
+    @pytest.fixture
+    def bus(self, kafka_bus: Bus) -> Bus:
+        return kafka_bus
