@@ -113,7 +113,7 @@ class Commands:
         )
 
     def _hand_over(self, command: StageCommand) -> None:
-        session = self._kit.holdings.find(command.session_id, command.attempt)
+        session = self._kit.holdings.find(command.session_id, command.attempt, command.round)
         future = None
         if session is not None:
             future = session.run_command if command.stage is Stage.RUNNING else session.postrun_command

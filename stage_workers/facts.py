@@ -70,9 +70,7 @@ class FactQueue:
             async with asyncio.timeout(deadline_s):
                 await self._emptied.wait()
         except TimeoutError:
-            log.exception(
-                "facts.unsent", count=len(self._waiting), first=self._waiting[0].NAME if self._waiting else ""
-            )
+            log.error("facts.unsent", count=len(self._waiting), first=self._waiting[0].NAME)  # noqa: TRY400  # known
             return False
         return True
 
@@ -83,7 +81,7 @@ class FactQueue:
                 async with asyncio.timeout(_TRY_S * 2):
                     await self._bus.publish(record, deadline_s=_TRY_S)
             except MalformedRecordError as error:
-                log.exception("fact.unencodable", record=record.NAME, key=record.key, error=str(error))
+                log.error("fact.unencodable", record=record.NAME, key=record.key, error=str(error))  # noqa: TRY400  # known
                 return
             except Exception as error:  # noqa: BLE001  # record boundary: whatever Kafka's trouble is, the fact must not be lost
                 if self.is_connected:

@@ -76,7 +76,7 @@ async def seal_lease(kit: Kit, session: Session, lease: OpenLease, reason: str) 
                     continue
                 return True
     except TimeoutError:
-        log.exception("lease.unsealed", session_id=session.session_id, proxy=lease.node.node_id)
-    except ProxyRefusedError:
-        log.exception("lease.unsealed", session_id=session.session_id, proxy=lease.node.node_id)
+        log.warning("lease.unsealed", session_id=session.session_id, proxy=lease.node.node_id)
+    except ProxyRefusedError as error:
+        log.warning("lease.unsealed", session_id=session.session_id, proxy=lease.node.node_id, error=str(error))
     return False

@@ -77,7 +77,7 @@ class Reader:
                 self._take(record)
             except UnknownSchemaIdError as error:
                 if self._name not in self._health.problems:
-                    log.exception("reader.stopped", reader=self._name, place=delivery.where)
+                    log.error("reader.stopped", reader=self._name, place=delivery.where, error=str(error))  # noqa: TRY400
                 self._health.problems[self._name] = f"{delivery.where}: {error}"
                 await asyncio.sleep(_PAUSE_S)
                 continue

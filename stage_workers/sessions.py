@@ -163,9 +163,11 @@ class Holdings:
         """Its attempts that are held (more than one only while an old one is torn down)."""
         return [session for session in self if session.session_id == session_id]
 
-    def find(self, session_id: str, attempt: int) -> Session | None:
-        """The newest assignment of an attempt that is held."""
-        found = [session for session in self.of(session_id) if session.attempt == attempt]
+    def find(self, session_id: str, attempt: int, round_: int = 0) -> Session | None:
+        """An attempt that is held: that assignment of it, or the newest (0)."""
+        found = [
+            session for session in self.of(session_id) if session.attempt == attempt and round_ in {0, session.round}
+        ]
         return max(found, key=lambda session: session.round, default=None)
 
     def count(self, *stages: Stage) -> int:

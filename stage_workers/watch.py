@@ -64,8 +64,15 @@ class Watch:
         if control.action is not ControlAction.CANCEL:
             return
         for session in self._kit.holdings:
-            names = {session.session_id, session.spec.group_id, session.spec.task_id, "*"}
-            if control.target in names and control.lease_id in {"", session.lease_id}:
+            spec = session.spec
+            names = {
+                "session": session.session_id,
+                "group": spec.group_id,
+                "task": spec.task_id,
+                "policy": spec.policy_id,
+            }
+            is_meant = control.target in {"*", names.get(control.target_kind, session.session_id)}
+            if is_meant and control.lease_id in {"", session.lease_id}:
                 self._cancel(session, control.reason or "cancelled")
 
     def _cancel(self, session: Session, reason: str) -> None:

@@ -246,7 +246,7 @@ async def test_cancel_of_a_run(around: World) -> None:
 async def test_cancel_before_the_lease(around: World) -> None:
     """Without a lease there is nothing to tell: a cancelled READY session just goes."""
     await around.to_ready("s1", task())
-    await around.cancel("group-1")
+    await around.cancel("group-1", "group")
     await around.let_go("s1")
     assert around.kinds("s1") == ["ready"]
 

@@ -18,7 +18,6 @@ from schemas.records import (
     Control,
     ControlAction,
     Heartbeat,
-    Record,
     Reward,
     SessionEvent,
     SessionEventType,
@@ -138,8 +137,10 @@ class World:
             **fields,
         )
 
-    async def cancel(self, target: str) -> None:
-        await self.bus.publish(Control(target=target, action=ControlAction.CANCEL, reason="enough", at=now_ms()))
+    async def cancel(self, target: str, kind: str = "session") -> None:
+        await self.bus.publish(
+            Control(target=target, target_kind=kind, action=ControlAction.CANCEL, reason="enough", at=now_ms())
+        )
 
     # -- what the worker says ------------------------------------------------------------------------------------
 
