@@ -1,0 +1,162 @@
+"""How our Faust apps are made: one shape for all three, with every default that would lose a record switched off.
+
+A processor says which topics it reads and which tables it keeps; `build_app` wires them to a Faust app whose one agent
+hands each record to the processor's intake and acknowledges it only when it is done.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+import faust
+from faust.types import EventT, StreamT
+
+from bus import BusSettings, Delivery
+from bus.settings import MAX_FETCH_BYTES, MAX_RECORD_BYTES
+from schemas.topics import DEFAULT_PARTITIONS, Topic, changelog_topic
+from stream_processors.intake import Intake
+
+Table = MutableMapping[bytes, bytes]
+"""A Faust table of raw bytes; a write goes into the changelog partition of the event at hand."""
+
+COMMIT_INTERVAL_S: Final = 0.2
+"""Short, so that little is processed again after a kill."""
+
+SESSION_TIMEOUT_S: Final = 6.0
+"""The lowest that brokers accept by default: after a kill -9 its successor waits that long for the partitions."""
+
+
+class Processor(Protocol):
+    """One stream processor: its wiring, and what it does with a record."""
+
+    name: str
+    """Also the app's id (behind the prefix) and the component of its dead letters."""
+    topics: Sequence[str]
+    table_names: Sequence[str]
+
+    def bind(self, tables: dict[str, Table]) -> None:
+        """Take the tables of a fresh app."""
+        ...
+
+    async def handle(self, delivery: Delivery, raw: bytes) -> None:
+        """Handle one record; see `intake.Handle`."""
+        ...
+
+    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What runs beside the agent while the app is up (timers, views); cancelled when it stops."""
+        ...
+
+    def assigned(self) -> None:
+        """Other partitions, and so other rows of the tables, are ours from now on."""
+        ...
+
+
+def build_app(settings: BusSettings, processor: Processor, intake: Intake, partitions: int) -> faust.App:
+    """A Faust app for one processor; `partitions` is the number that its topics have."""
+    app = faust.App(
+        id=settings.group(processor.name),
+        broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
+        broker_client_id=settings.client_id,
+        broker_credentials=_credentials(settings),
+        broker_commit_interval=COMMIT_INTERVAL_S,
+        broker_session_timeout=SESSION_TIMEOUT_S,
+        broker_heartbeat_interval=SESSION_TIMEOUT_S / 4,
+        # A held partition or an outage isn't a livelock: our own health tells.
+        broker_max_poll_interval=24 * 3600.0,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=MAX_FETCH_BYTES,
+        producer_acks=-1,
+        producer_compression_type="zstd",
+        producer_max_request_size=MAX_RECORD_BYTES,
+        processing_guarantee="at_least_once",
+        store="memory://",
+        table_standby_replicas=0,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        topic_partitions=partitions,
+        # A partition that is held would keep a rebalance waiting.
+        stream_wait_empty=False,
+        web_enabled=False,
+        autodiscover=False,
+        logging_config=None,
+        datadir=str(Path(tempfile.gettempdir()) / "polynya-faust"),
+    )
+    processor.bind({name: _table(app, name, partitions) for name in processor.table_names})
+    topic = app.topic(
+        *(settings.physical(name) for name in processor.topics),
+        key_type=bytes,
+        value_type=bytes,
+        key_serializer="raw",
+        value_serializer="raw",
+        partitions=partitions,
+    )
+
+    async def agent(stream: StreamT[bytes]) -> None:
+        async for event in _events(stream):
+            if await intake.take(delivery_of(settings, event)):
+                event.ack()
+
+    app.agent(topic, name=processor.name)(agent)
+
+    async def assigned(*_: object, **__: object) -> None:
+        processor.assigned()
+
+    # By default Faust keeps receivers by weak reference, and this one would be gone at once.
+    app.on_partitions_assigned.connect(assigned, weak=False)
+    return app
+
+
+def _events(stream: StreamT[bytes]) -> AsyncIterator[EventT[bytes]]:
+    """The stream's events, acknowledged by us only."""
+    events: AsyncIterator[EventT[bytes]] = cast("Any", stream).noack().events()
+    return events
+
+
+def _table(app: faust.App, name: str, partitions: int) -> Table:
+    # Faust chooses the raw serialiser by these types.
+    table: Table = app.Table(name, key_type=bytes, value_type=bytes, partitions=partitions)
+    return table
+
+
+def delivery_of(settings: BusSettings, event: EventT[bytes]) -> Delivery:
+    """A Faust event as the delivery that the rest of the code knows."""
+    message = event.message
+    value = message.value
+    return Delivery(
+        topic=settings.logical(message.topic),
+        partition=message.partition,
+        offset=message.offset,
+        timestamp_ms=int(message.timestamp * 1000),
+        key=message.key,
+        value=value or b"",
+        header_list=tuple(cast("list[tuple[str, bytes]]", message.headers or ())),
+        is_tombstone=value is None,
+    )
+
+
+def _credentials(settings: BusSettings) -> Any:
+    ssl_context = settings.client_options().get("ssl_context")
+    if settings.sasl_password is not None and settings.security_protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=settings.sasl_username,
+            password=settings.sasl_password.get_secret_value(),
+            mechanism=settings.sasl_mechanism,
+            ssl_context=ssl_context,
+        )
+    return faust.SSLCredentials(context=ssl_context) if ssl_context is not None else None
+
+
+_TABLES: Final[dict[str, tuple[str, ...]]] = {
+    "assembler": ("records", "sessions"),
+    "joiner": ("sessions", "trajectories"),
+    "orchestrator": ("sessions", "tasks"),
+}
+"""The tables of every processor, for the topics that they need."""
+
+
+def changelog_topics(partitions: int = DEFAULT_PARTITIONS) -> list[Topic]:
+    """The changelog topics of all three apps, for the topic admin to create: brokers create none by themselves."""
+    return [changelog_topic(app, table, partitions) for app, tables in _TABLES.items() for table in tables]

@@ -1,0 +1,1 @@
+"""The assembler: capture records and the end of a lease in, one trajectory per lease out."""

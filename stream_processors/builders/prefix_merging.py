@@ -1,0 +1,146 @@
+"""The builder `prefix_merging`: the root-to-leaf paths of the tree of calls, each token exactly as the engine saw it.
+
+A call joins a trace only when its prompt starts with its parent's prompt and sampled ids; what its prompt holds
+after that is interstitial (mask 0). Anything else begins a new trace, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.records import Trace, TurnSpan
+from stream_processors.builders.analysis import Analysis, analyse
+from stream_processors.builders.base import ID_BYTES, Built, CompletionFact
+from stream_processors.builders.prompts import reply_message, resolve_messages
+from stream_processors.builders.roots import SAME_CONVERSATION, Root, explain_roots, resolve_tools
+from stream_processors.builders.tree import NO_PARENT
+
+
+def build_prefix_merging(facts: Iterable[CompletionFact], policy_id: str) -> Built:
+    """The traces of one lease.
+
+    Every trace ends in a trained reply: a last turn that can't be trained adds nothing and is left out, in the middle
+    it stays as context with mask 0. A reply that several traces share is trained in the first of them.
+    """
+    analysis = analyse(facts, policy_id)
+    weaver = _Weaver(analysis)
+    return analysis.finish(weaver.weave(), weaver.first_trace)
+
+
+@dataclass(slots=True)
+class _Weaver:
+    """Walks the tree and writes one trace per path."""
+
+    analysis: Analysis
+    reach: list[int] = field(default_factory=list)
+    first_trace: dict[int, int] = field(default_factory=dict)
+    traces: list[Trace] = field(default_factory=list)
+
+    def weave(self) -> list[Trace]:
+        tree = self.analysis.tree
+        self.reach = self._reaches()
+        roots = explain_roots(self.analysis.calls, tree)
+        messages = resolve_messages(self.analysis.calls)
+        tools = resolve_tools(self.analysis.calls)
+        live = [i for i in roots if self.reach[i] != NO_PARENT]
+        retried = self._retried(live)
+        for path in self._paths(sorted(live)):
+            self.traces.append(self._trace(path, roots[path[0]], retried, messages[path[-1]], tools[path[-1]]))
+        return self.traces
+
+    def _reaches(self) -> list[int]:
+        """Per node the latest trainable call in its subtree, -1 when there is none: such a branch is left out."""
+        reach = [NO_PARENT] * len(self.analysis.calls)
+        for i in range(len(reach) - 1, -1, -1):  # children stand behind their parents
+            if self.analysis.tree.is_node[i]:
+                own = i if not self.analysis.reasons[i] else NO_PARENT
+                reach[i] = max([own, *(reach[c] for c in self.analysis.tree.children[i])])
+        return reach
+
+    def _paths(self, roots: list[int]) -> Iterable[list[int]]:
+        """Root-to-leaf paths; at a fork the branch that goes on longest comes first, it is the main line."""
+        stack = [[root] for root in reversed(roots)]
+        while stack:
+            path = stack.pop()
+            children = [c for c in self.analysis.tree.children[path[-1]] if self.reach[c] != NO_PARENT]
+            if not children:
+                yield path
+                continue
+            # The last pushed is walked first.
+            stack.extend([*path, c] for c in sorted(children, key=lambda c: self.reach[c]))
+
+    def _retried(self, roots: list[int]) -> set[int]:
+        """Calls whose very prompt was also answered by a call that went on longer."""
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        for i in [*roots, *(c for cs in self.analysis.tree.children for c in cs if self.reach[c] != NO_PARENT)]:
+            groups.setdefault((self.analysis.tree.parent[i], self.analysis.tree.digests[i]), []).append(i)
+        return {i for group in groups.values() for i in group if i != max(group, key=lambda c: self.reach[c])}
+
+    def _trace(self, path: list[int], root: Root, retried: set[int], messages: list[Any], tools: Any) -> Trace:
+        index = len(self.traces)
+        shared = sum(i in self.first_trace for i in path)  # a prefix of the path
+        own = path[shared:]
+        parent = self.first_trace[path[shared - 1]] if shared else self.first_trace.get(root.follows, NO_PARENT)
+        for i in own:
+            self.first_trace[i] = index
+        last = self.analysis.calls[path[-1]]
+        ids, mask, logprobs, turns = self._tokens(path, index)
+        return Trace(
+            index=index,
+            branch=self._branch(own[0], root, shared, retried, parent),
+            parent_trace=parent,
+            root_reason="" if shared else root.reason,
+            prompt_ids=self.analysis.prompt(path[0]),
+            response_ids=ids,
+            loss_mask=mask,
+            logprobs=logprobs,
+            turns=turns,
+            messages=[*messages, reply_message(last)],
+            tools=tools,
+            finish_reason=last.record.finish_reason,
+        )
+
+    def _branch(self, i: int, root: Root, shared: int, retried: set[int], parent: int) -> str:
+        hint = self.analysis.calls[i].record.branch_hint
+        if hint:
+            return hint
+        if i in retried:
+            return "retry"
+        if shared:
+            return "branch"
+        if root.reason in SAME_CONVERSATION and parent != NO_PARENT:
+            return self.traces[parent].branch
+        return "main" if all(t.branch != "main" for t in self.traces) else "sub-agent"
+
+    def _tokens(self, path: list[int], index: int) -> tuple[bytes, bytes, bytes, list[TurnSpan]]:
+        """Response ids, mask, logprobs and turns of a path, behind the prompt of its first call."""
+        ids: list[bytes] = []
+        mask: list[bytes] = []
+        logprobs: list[bytes] = []
+        turns: list[TurnSpan] = []
+        position = 0
+        seen = len(self.analysis.prompt(path[0]))
+        for i in path:
+            record = self.analysis.calls[i].record
+            between = self.analysis.prompt(i)[seen:]
+            is_trained = not self.analysis.reasons[i] and self.first_trace[i] == index
+            ids += [between, record.output_ids]
+            n_between, n_sampled = len(between) // ID_BYTES, len(record.output_ids) // ID_BYTES
+            mask += [bytes(n_between), (b"\x01" if is_trained else b"\x00") * n_sampled]
+            # float32 zeros are zero bytes
+            logprobs += [bytes(len(between)), record.logprobs if is_trained else bytes(len(record.output_ids))]
+            start = position + n_between
+            position = start + n_sampled
+            turns.append(
+                TurnSpan(
+                    completion_id=record.completion_id,
+                    start=start,
+                    end=position,
+                    is_trained=is_trained,
+                    version_spans=record.version_spans,
+                )
+            )
+            seen = len(self.analysis.prompt(i)) + len(record.output_ids)
+        return b"".join(ids), b"".join(mask), b"".join(logprobs), turns

@@ -1,0 +1,1 @@
+"""The joiner: a session's terminal fact, trajectory and rewards in, scored trajectories out."""

@@ -1,0 +1,111 @@
+"""The joiner on Kafka: publishes one scored trajectory per session and revision, keyed by group."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from bus import Bus, Delivery, PoisonError
+from bus.claims import resolve_value
+from schemas.codec import decode
+from schemas.records import Trajectory
+from stream_processors.app import Table
+from stream_processors.joiner.core import apply, content_of, is_complete, score
+from stream_processors.joiner.row import SessionRow
+
+_log = structlog.get_logger(__name__)
+
+
+class Joiner:
+    """rollout.sessions + trajectory.built + reward.assigned → trajectory.scored.
+
+    Table `trajectories` keeps the bytes of each lease's trajectory as they stand on the log (a large one's is its claim
+    check) until the first revision, `sessions` one small row per session.
+    """
+
+    name = "joiner"
+    topics: Sequence[str] = ("rollout.sessions", "trajectory.built", "reward.assigned")
+    table_names: Sequence[str] = ("sessions", "trajectories")
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._sessions: Table = {}
+        self._trajectories: Table = {}
+        self.emitted = 0
+
+    def bind(self, tables: dict[str, Table]) -> None:
+        """Take the tables of a fresh app."""
+        self._sessions, self._trajectories = tables["sessions"], tables["trajectories"]
+
+    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Nothing runs beside the agent."""
+        return ()
+
+    def assigned(self) -> None:
+        """Nothing depends on which partitions are ours."""
+
+    async def handle(self, delivery: Delivery, raw: bytes) -> None:
+        """Apply one fact; publish the session's next revision when it is complete and says something new."""
+        fact = delivery.decode()
+        session_id = str(getattr(fact, "session_id", ""))
+        if not session_id:
+            raise PoisonError("no_session", f"{fact.NAME} names no session")
+        key = session_id.encode()
+        row = apply(SessionRow.from_bytes(self._sessions.get(key)), fact, delivery.offset)
+        if (
+            isinstance(fact, Trajectory)
+            and not row.revision
+            and row.trajectories[fact.lease_id].digest == fact.content_digest
+        ):
+            self._trajectories[_place(session_id, fact.lease_id)] = raw
+        self._sessions[key] = row.to_bytes()
+        if not is_complete(row) or content_of(row) == row.emitted:
+            return
+        trajectory = await self._load(row, session_id)
+        scored = score(row, session_id, trajectory, delivery.timestamp_ms)
+        await self._bus.publish(scored)
+        self.emitted += 1
+        _log.info("trajectory.scored", session_id=session_id, revision=scored.revision, status=scored.status)
+        emitted = replace(
+            SessionRow.from_bytes(self._sessions.get(key)), revision=scored.revision, emitted=scored.content_digest
+        )
+        self._sessions[key] = emitted.to_bytes()
+        # A later verdict is rare, and the log still has them.
+        for lease_id in emitted.trajectories:
+            self._trajectories.pop(_place(session_id, lease_id), None)
+
+    async def _load(self, row: SessionRow, session_id: str) -> Trajectory | None:
+        """The winning lease's trajectory, if the end expects one."""
+        assert row.end is not None
+        if not row.end.expects_trajectory:
+            return None
+        raw = self._trajectories.get(_place(session_id, row.end.winning_lease))
+        value = await (self._search(row, session_id) if raw is None else resolve_value(raw, self._bus.blobs))
+        record = decode(value)
+        assert isinstance(record, Trajectory)
+        return record
+
+    async def _search(self, row: SessionRow, session_id: str) -> bytes:
+        """Read a known trajectory again from the log: after the first revision, or when a crash cost the table its bytes."""
+        assert row.end is not None
+        topic = "trajectory.built"
+        partition = await self._bus.partition_for(topic, session_id)
+        lease_id = row.end.winning_lease
+        kept = row.trajectories[lease_id]
+        start = {(topic, partition): kept.offset}
+        async with aclosing(self._bus.tail([topic], start=start, partitions=[partition], until_end=True)) as reader:
+            async for delivery in reader:
+                record = delivery.decode()
+                if isinstance(record, Trajectory) and record.session_id == session_id and record.lease_id == lease_id:
+                    return delivery.value
+        raise PoisonError(
+            "trajectory_missing", f"the trajectory of session {session_id}, lease {lease_id} isn't on the log any more"
+        )
+
+
+def _place(session_id: str, lease_id: str) -> bytes:
+    return f"{session_id}|{lease_id}".encode()

@@ -1,0 +1,175 @@
+"""What time, the fleet and controls do to sessions: a pure function from what is seen now to facts about sessions.
+
+It changes nothing itself. Each fact names the attempt, round, lease or stage that it is about, so one that is overtaken
+does nothing when it arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.records import Boundary, Control, ControlAction, SessionEvent, Stage
+from schemas.records import SessionEventType as Fact
+from stream_processors.orchestrator.fleet import FleetView
+from stream_processors.orchestrator.row import SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times to live and graces, in ms."""
+
+    lease_ttl_ms: int
+    seal_grace_ms: int
+    end_grace_ms: int
+    command_grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is seen at one moment.
+
+    `pending` are facts that were published a moment ago and aren't in the rows yet; `now` is UTC epoch ms.
+    """
+
+    rows: Sequence[SessionRow]
+    fleet: FleetView
+    limits: Limits
+    now: int
+    controls: Sequence[Control] = ()
+    pending: Sequence[SessionEvent] = ()
+
+
+def tick(seen: Seen) -> list[SessionEvent]:
+    """The facts that are due now."""
+    cancels = [c for c in seen.controls if c.action is ControlAction.CANCEL]
+    now, limits = seen.now, seen.limits
+    facts: list[SessionEvent] = []
+    for row in seen.rows:
+        facts += _overdue_seals(row, now, limits)
+        if row.stage is Stage.ENDED:
+            continue
+        fact = _cancel(row, cancels) or _deadline(row, now, limits) or _lost(row, seen.fleet, now, limits)
+        if fact is not None:
+            facts.append(fact)
+    busy = {f.session_id for f in facts}
+    facts += _assign(seen, [r for r in seen.rows if r.stage is Stage.QUEUED and r.session_id not in busy])
+    return facts
+
+
+def _fact(row: SessionRow, kind: Fact, at: int, **fields: Any) -> SessionEvent:
+    whole: dict[str, Any] = {
+        "session_id": row.session_id,
+        "group_id": row.group_id,
+        "task_id": row.task_id,
+        "attempt": row.attempt,
+        "round": row.round,
+        "lease_id": row.lease_id,
+        "worker_id": row.worker_id,
+        "incarnation": row.incarnation,
+        "owner": row.owner,
+        "stage": row.stage,
+        "at": at,
+    }
+    return SessionEvent(type=kind, **{**whole, **fields})
+
+
+def _overdue_seals(row: SessionRow, now: int, limits: Limits) -> Iterator[SessionEvent]:
+    for lease_id, (sealed_at, writers) in row.sealing.items():
+        if now - sealed_at >= limits.seal_grace_ms:
+            yield _fact(
+                row, Fact.SEAL_OVERDUE, now, lease_id=lease_id, writers=list(writers), worker_id="", incarnation=""
+            )
+
+
+def _cancel(row: SessionRow, cancels: list[Control]) -> SessionEvent | None:
+    """The first control that cancels this session; one from before its registration means an earlier one."""
+    if row.ending != "none":
+        return None
+    names = {"session": row.session_id, "group": row.group_id, "task": row.task_id, "policy": row.policy_id}
+    for control in cancels:
+        is_meant = control.target == "*" or control.target == names.get(control.target_kind)
+        is_lease = control.lease_id in ("", row.lease_id)
+        if is_meant and is_lease and control.at >= row.registered_at:
+            return _fact(row, Fact.CANCEL_REQUESTED, control.at, error=control.reason, worker_id="", incarnation="")
+    return None
+
+
+def _deadline(row: SessionRow, now: int, limits: Limits) -> SessionEvent | None:
+    times = row.times
+    if row.is_external:
+        return _fact(row, Fact.DEADLINE_HIT, now) if row.deadline_at and now >= row.deadline_at else None
+    if row.ending != "none" and row.is_open:
+        # Asked to end its lease, the holder has had its moment.
+        is_due = now - row.moved_at >= limits.end_grace_ms
+        return _fact(row, Fact.LEASE_EXPIRED, now, boundary=row.boundary, error=row.error) if is_due else None
+    allowed_ms = {
+        Stage.QUEUED: times.queue_s * 1000,
+        Stage.INIT: times.init_s * 1000 + limits.end_grace_ms,
+        Stage.READY: times.queue_s * 1000 + limits.end_grace_ms,
+        Stage.RUNNING: times.run_s * 1000 + limits.end_grace_ms,
+        Stage.POSTRUN: (times.postrun_s + times.evaluate_s) * 1000 + limits.end_grace_ms,
+    }.get(row.stage)
+    if allowed_ms is None or now - row.since_at < allowed_ms:
+        return None
+    return _fact(row, Fact.DEADLINE_HIT, now, error=f"the {row.stage} stage took longer than {allowed_ms / 1000:g} s")
+
+
+def _lost(row: SessionRow, fleet: FleetView, now: int, limits: Limits) -> SessionEvent | None:
+    """Whether the worker that should have the session is gone, or says that it hasn't got it."""
+    if row.is_external or row.stage is Stage.QUEUED or not fleet.is_fresh(now, limits.lease_ttl_ms):
+        return None
+    holder = (row.worker_id, row.incarnation)
+    grace_ms = limits.command_grace_ms if row.stage is Stage.INIT else limits.lease_ttl_ms
+    known_at = max(fleet.last_held(*holder, row.session_id, row.attempt), row.since_at, row.moved_at)
+    is_dropped = now - known_at >= grace_ms
+    is_dead = not fleet.is_alive(*holder, now, limits.lease_ttl_ms) and now - row.since_at >= limits.lease_ttl_ms
+    if not (is_dropped or is_dead):
+        return None
+    error = f"no heartbeat of worker {row.worker_id}" if is_dead else f"worker {row.worker_id} doesn't hold it any more"
+    if row.stage is Stage.INIT:
+        return _fact(row, Fact.INIT_LOST, now, error=error)
+    return _fact(row, Fact.LEASE_EXPIRED, now, boundary=Boundary.SANDBOX, error=error)
+
+
+def _assign(seen: Seen, queued: list[SessionRow]) -> Iterator[SessionEvent]:
+    """Give waiting sessions to workers with free places: highest priority first, then the oldest; most free first."""
+    free = _free_places(seen)
+    on_their_way = {p.session_id for p in seen.pending if p.type is Fact.INIT_ASSIGNED}
+    for row in sorted(queued, key=lambda r: (-r.priority, r.registered_at, r.session_id)):
+        if row.session_id in on_their_way:
+            continue
+        worker = max(free, key=lambda w: (free[w], w), default=None)
+        if worker is None or free[worker] < 1:
+            return
+        free[worker] -= 1
+        yield _fact(
+            row,
+            Fact.INIT_ASSIGNED,
+            seen.now,
+            round=row.round + 1,
+            worker_id=worker[0],
+            incarnation=worker[1],
+            lease_id="",
+            stage=Stage.INIT,
+        )
+
+
+def _free_places(seen: Seen) -> dict[tuple[str, str], int]:
+    """Free INIT places per worker, less what it was given and hasn't listed yet."""
+    fleet = seen.fleet
+    free = {
+        (node.beat.node_id, node.beat.incarnation): node.beat.free_init
+        for node in fleet.workers(seen.now, seen.limits.lease_ttl_ms)
+    }
+    given = {
+        (row.worker_id, row.incarnation, row.session_id)
+        for row in seen.rows
+        if row.stage is Stage.INIT and not fleet.last_held(row.worker_id, row.incarnation, row.session_id, row.attempt)
+    }
+    given |= {(p.worker_id, p.incarnation, p.session_id) for p in seen.pending if p.type is Fact.INIT_ASSIGNED}
+    for worker_id, incarnation, _ in given:
+        if (worker_id, incarnation) in free:
+            free[worker_id, incarnation] -= 1
+    return free

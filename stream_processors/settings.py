@@ -1,0 +1,26 @@
+"""Everything that the stream processors need to know from outside."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bus import BusSettings
+
+
+class ProcessorSettings(BaseModel):
+    """Settings of all three processors. Frozen; only the command line reads the environment to make one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bus: BusSettings = Field(default_factory=BusSettings)
+
+    tick_s: float = Field(default=0.25, gt=0)
+    """How often the orchestrator looks at clocks and free slots."""
+    lease_ttl_s: float = Field(default=15.0, gt=0)
+    """A lease expires when its holder's heartbeats have been missing that long: several of a worker's intervals."""
+    seal_grace_s: float = Field(default=30.0, gt=0)
+    """After a lease's seal the assembler waits that long for what its writers still owe."""
+    end_grace_s: float = Field(default=20.0, gt=0)
+    """A worker that was asked to end a run (deadline, cancellation) has that long to kill, seal and tell."""
+    command_grace_s: float = Field(default=15.0, gt=0)
+    """A worker that was assigned a session must list it in a heartbeat after that long."""
