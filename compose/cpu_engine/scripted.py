@@ -17,6 +17,10 @@ from compose.cpu_engine.text import Tokenizer
 BLOCKING_POLICIES = 64
 
 
+PolicyFunction = Callable[[str, dict[str, Any]], Any]
+"""`reply(prompt, request)`, plain or async, returning `str` or `Scripted`."""
+
+
 class PolicyError(RuntimeError):
     """A policy that can't be imported, raised, or returned something else than text."""
 
@@ -32,20 +36,25 @@ class Scripted:
 class Policy:
     """A loaded policy function `reply(prompt: str, request: dict) -> str`, plain or async."""
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, function: PolicyFunction, spec: str | None = None) -> None:
+        """Use `function`; `spec` is how messages call it."""
+        self.spec = spec or getattr(function, "__qualname__", repr(function))
+        self._function = function
+        self._threads = ThreadPoolExecutor(max_workers=BLOCKING_POLICIES, thread_name_prefix="policy")
+
+    @staticmethod
+    def load(spec: str) -> Policy:
         """Import `scripted:MODULE:FUNCTION`; raises `PolicyError`."""
         module, _, name = spec.removeprefix(POLICY_SCHEME).partition(":")
-        self.spec = spec
         try:
             function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, SyntaxError) as exc:
+        except Exception as exc:  # importing runs the user's own code, which may raise anything
             raise PolicyError(
-                f"policy {spec} can't be imported: {exc}; the module must be importable from here"
+                f"policy {spec} can't be imported: {exc}; start the engine where `import {module}` works"
             ) from exc
         if not callable(function):
             raise PolicyError(f"policy {spec} is not a function")
-        self._function: Callable[[str, dict[str, Any]], Any] = function
-        self._threads = ThreadPoolExecutor(max_workers=BLOCKING_POLICIES, thread_name_prefix="policy")
+        return Policy(function, spec)
 
     async def reply(self, prompt: str, request: dict[str, Any]) -> Scripted:
         """Ask for the reply to `prompt` (decoded, with special tokens); raises `PolicyError`."""

@@ -13,7 +13,7 @@ from compose.cpu_engine.model import Model
 from compose.cpu_engine.protocol import GenerateRequest, RequestError
 from compose.cpu_engine.sampling import SamplingRule
 from compose.cpu_engine.scheduler import Scheduler
-from compose.cpu_engine.scripted import Policy, PolicyError, script_ids
+from compose.cpu_engine.scripted import Policy, PolicyError, PolicyFunction, script_ids
 from compose.cpu_engine.sequence import FinishReason, Limits, Sequence
 from compose.cpu_engine.settings import EngineSettings
 from compose.cpu_engine.text import Tokenizer
@@ -34,12 +34,17 @@ class Engine:
     context_length: int
 
     @staticmethod
-    def load(settings: EngineSettings) -> Engine:
-        """Load everything (blocking, before the server listens); raises `ModelError` or `PolicyError`."""
+    def load(
+        settings: EngineSettings, *, tokenizer: Tokenizer | None = None, policy: PolicyFunction | None = None
+    ) -> Engine:
+        """Load everything (blocking, before the server listens); raises `ModelError` or `PolicyError`.
+
+        A `tokenizer` loaded before and a `policy` function at hand spare loading and importing them.
+        """
         torch.set_num_threads(settings.threads)
-        policy = Policy(settings.policy) if settings.policy else None
+        chosen = Policy(policy) if policy is not None else Policy.load(settings.policy) if settings.policy else None
         model = Model(settings.model)
-        tokenizer = Tokenizer(settings.model)
+        tokenizer = tokenizer or Tokenizer(settings.model)
         limit = settings.cache_tokens
         if limit is None:
             limit = min(CACHE_TOKENS, CACHE_BYTES // model.bytes_per_cached_token)
@@ -51,7 +56,7 @@ class Engine:
             chunk_tokens=settings.chunk_tokens,
             cache_tokens=limit,
         )
-        return Engine(settings, model, tokenizer, scheduler, policy, settings.context_length or model.context_length)
+        return Engine(settings, model, tokenizer, scheduler, chosen, settings.context_length or model.context_length)
 
     async def begin(self, request: GenerateRequest, body: dict[str, Any], *, scripted: bool = True) -> Sequence:
         """Check a request against the model and queue it; raises `RequestError` (400, or 500 for a broken policy).
