@@ -8,7 +8,7 @@ from typing import Any
 from capture_proxy.rendering.base import ReplyParser
 from capture_proxy.rendering.held import HeldParser
 from capture_proxy.rendering.prepare import for_template
-from capture_proxy.rendering.template import TemplateRenderer
+from capture_proxy.rendering.template import TemplateRenderer, has_answer_before
 from capture_proxy.reply import ProxyError
 
 _FAMILY_OF_MODEL_TYPE = {
@@ -106,6 +106,8 @@ class LibraryRenderer:
         The bridge refuses nothing but new answers, cut thinking and formats it can't bridge; a new question after thinking is bridged
         (the sampled tokens are kept).
         """
+        if not has_answer_before(messages, new_from):
+            return None
         bridged = self._renderer(template_kwargs).bridge_to_next_turn(
             list(prompt_ids), list(output_ids), for_template(messages[new_from:]), tools=list(tools) or None
         )

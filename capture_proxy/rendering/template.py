@@ -1,4 +1,4 @@
-"""A model's own chat template, through transformers: works for every model that ships one."""
+"""A model's own chat template: works for every model that ships one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 from capture_proxy.rendering.base import ReplyParser
 from capture_proxy.rendering.calls import CallFormat, read_json_calls, read_xml_calls
 from capture_proxy.rendering.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
+from capture_proxy.rendering.jinja import ChatTemplate
 from capture_proxy.rendering.parser import THINK, THINK_END, MarkParser
 from capture_proxy.rendering.prepare import for_template, without_system_turns
+from capture_proxy.rendering.tokenizer import ModelTokenizer
 from capture_proxy.reply import ProxyError
 
 _STAND_IN = "\u2063answer\u2063"
@@ -24,31 +26,25 @@ _MARKS = frozenset({THINK, THINK_END, "<tool_call>", "</tool_call>"})
 
 
 class TemplateRenderer:
-    """A `Renderer` on a transformers tokenizer. Thread-safe after construction."""
+    """A `Renderer` on a model's tokenizer and chat template. Thread-safe after construction."""
 
     name = "template"
 
     def __init__(
-        self, tokenizer: Any, *, tokenizer_digest: str, stop_token_ids: Sequence[int] = (), is_byte_level: bool
+        self, tokenizer: ModelTokenizer, template: ChatTemplate, *, stop_token_ids: Sequence[int] = ()
     ) -> None:
         self.tokenizer = tokenizer
-        self._backend = tokenizer.backend_tokenizer
-        self._template = (
-            tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else tokenizer.get_chat_template()
-        )
-        self.tokenizer_digest = tokenizer_digest
-        self.template_digest = hashlib.sha256(self._template.encode()).hexdigest()
-        added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
-        self._hidden_ids = frozenset(i for i, token in added.items() if token.special and token.content not in _MARKS)
-        self._table = ByteTable(
-            self._backend, hidden_ids=self._hidden_ids, added={i: token.content for i, token in added.items()}
-        )
-        self._is_byte_level = is_byte_level
-        self._turn_end = self._find_turn_end({token.content: i for i, token in added.items()})
+        self._template = template
+        self.tokenizer_digest = tokenizer.digest
+        self.template_digest = hashlib.sha256(template.source.encode()).hexdigest()
+        self._hidden_ids = frozenset(i for i, t in tokenizer.added.items() if t.is_special and t.content not in _MARKS)
+        added_texts = {i: token.content for i, token in tokenizer.added.items()}
+        self._table = ByteTable(tokenizer.backend, hidden_ids=self._hidden_ids, added=added_texts)
+        self._turn_end = self._find_turn_end({text: i for i, text in added_texts.items()})
         self.end_of_turn_id = self._turn_end[1] if self._turn_end else None
         ends = [self.end_of_turn_id] if self.end_of_turn_id is not None else []
         self.stop_token_ids = tuple(dict.fromkeys([*ends, *stop_token_ids]))
-        self._call_format: CallFormat = read_xml_calls if "<function=" in self._template else read_json_calls
+        self._call_format: CallFormat = read_xml_calls if "<function=" in template.source else read_json_calls
 
     def render(
         self,
@@ -63,8 +59,6 @@ class TemplateRenderer:
         self, prepared: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
     ) -> str:
         """The prompt's text. A template that refuses the shape of the conversation gets a plainer one before we give up."""
-        kwargs = {key: value for key, value in template_kwargs.items() if key not in _RESERVED}
-        kwargs |= {"tools": list(tools) or None, "tokenize": False, "add_generation_prompt": True}
         attempts: list[Callable[[], list[dict[str, Any]]]] = [
             lambda: prepared,
             lambda: without_system_turns(prepared),
@@ -73,7 +67,7 @@ class TemplateRenderer:
         reason = ""
         for attempt in attempts:
             try:
-                return str(self.tokenizer.apply_chat_template(attempt(), **kwargs))
+                return self._template.render(attempt(), tools, template_kwargs)
             except Exception as error:  # noqa: BLE001 - a template is a program of someone else's: it may raise anything
                 reason = reason or f"{type(error).__name__}: {error}"
         raise ProxyError(
@@ -95,11 +89,7 @@ class TemplateRenderer:
         The text that follows is taken from a rendering with a stand-in for the answer: what the template does to older turns
         doesn't matter. It begins right after a special token, so its encoding doesn't depend on what stands before.
         """
-        if (
-            self._turn_end is None
-            or not 0 < new_from < len(messages)
-            or messages[new_from - 1].get("role") != "assistant"
-        ):
+        if self._turn_end is None or not has_answer_before(messages, new_from):
             return None
         prepared = for_template(messages)
         prepared[new_from - 1] = _stand_in(prepared[new_from - 1])
@@ -140,21 +130,20 @@ class TemplateRenderer:
 
     def detokenizer(self) -> Detokenizer:
         """An incremental decoder for one output; special tokens are hidden, thinking and tool marks are not."""
-        if self._is_byte_level:
+        if self.tokenizer.is_byte_level:
             return ByteDetokenizer(self._table)
         return WindowDetokenizer(self._decode_visible)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=False))
+        return self.tokenizer.decode(ids)
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, nothing added."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.tokenizer.encode(text)
 
     def _decode_visible(self, ids: Sequence[int]) -> str:
-        return str(self._backend.decode([i for i in ids if i not in self._hidden_ids], skip_special_tokens=False))
+        return self.tokenizer.decode([i for i in ids if i not in self._hidden_ids])
 
     def _find_turn_end(self, ids_of_added: Mapping[str, int]) -> tuple[str, int] | None:
         """The added token that the template prints right after an answer: its text and id."""
@@ -169,19 +158,9 @@ class TemplateRenderer:
         return None if longest is None else (longest, ids_of_added[longest])
 
 
-_RESERVED = frozenset(
-    {
-        "tools",
-        "tokenize",
-        "add_generation_prompt",
-        "messages",
-        "conversation",
-        "chat_template",
-        "return_dict",
-        "return_tensors",
-    }
-)
-"""Names that a client's template arguments must not set."""
+def has_answer_before(messages: Sequence[Mapping[str, Any]], new_from: int) -> bool:
+    """Whether something is new at `new_from` and an answer stands right before it: else there is nothing to extend."""
+    return 0 < new_from < len(messages) and messages[new_from - 1].get("role") == "assistant"
 
 
 def _with_object_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

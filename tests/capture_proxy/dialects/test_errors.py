@@ -1,0 +1,58 @@
+"""Errors in each vendor's shape."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import orjson
+import pytest
+
+from capture_proxy.dialects import DIALECTS
+from capture_proxy.reply import ErrorKind, ProxyError
+
+ANTHROPIC = {
+    "unauthorized": (401, "authentication_error"),
+    "lease_ended": (409, "invalid_request_error"),
+    "bad_request": (400, "invalid_request_error"),
+    "context_overflow": (400, "invalid_request_error"),
+    "overloaded": (429, "rate_limit_error"),
+    "engine_unavailable": (529, "overloaded_error"),
+    "engine_error": (500, "api_error"),
+    "not_found": (404, "not_found_error"),
+    "too_large": (413, "request_too_large"),
+    "internal": (500, "api_error"),
+}
+
+
+@pytest.mark.parametrize("kind", get_args(ErrorKind))
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_every_kind_in_every_dialect(name: str, kind: ErrorKind) -> None:
+    """Status, JSON content type and the vendor's object; retries are invited with a time, or called off."""
+    status, headers, body = DIALECTS[name].encode_error(ProxyError(kind, "what happened"))
+    value = orjson.loads(body)
+    assert headers["content-type"] == "application/json"
+    assert "what happened" in value["error"]["message"]
+    assert (status in {429, 503, 529}) == ("retry-after" in headers)
+    assert not ("retry-after" in headers and "x-should-retry" in headers)
+    if name == "anthropic":
+        assert value["type"] == "error"
+        assert (status, value["error"]["type"]) == ANTHROPIC[kind]
+    else:
+        assert set(value["error"]) == {"message", "type", "param", "code"}
+
+
+def test_retry_after_is_whole_seconds_of_at_least_one() -> None:
+    """Clients parse an integer; zero would be a busy loop."""
+    for given, sent in ((7.0, "7"), (0.0, "1"), (1.2, "2")):
+        headers = DIALECTS["openai_chat"].encode_error(ProxyError("overloaded", "x", retry_after_s=given))[1]
+        assert headers["retry-after"] == sent
+
+
+def test_a_full_context_is_recognised() -> None:
+    """The words and the code that make clients compact instead of retrying."""
+    error = ProxyError("context_overflow", "9000 tokens > 8192 maximum", param="messages")
+    assert orjson.loads(DIALECTS["anthropic"].encode_error(error)[2])["error"]["message"].startswith(
+        "prompt is too long"
+    )
+    chat = orjson.loads(DIALECTS["openai_chat"].encode_error(error)[2])["error"]
+    assert (chat["code"], chat["param"]) == ("context_length_exceeded", "messages")
