@@ -45,6 +45,8 @@ class Call:
     accepted_s: float = 0.0
     first_token_s: float = 0.0
     response_bytes: int = 0
+    is_stream_begun: bool = False
+    """The client has seen status 200; an error from here on travels inside the stream."""
     is_terminal_sent: bool = False
     """The terminal event was handed to the client's transport."""
 

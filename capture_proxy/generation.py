@@ -94,7 +94,7 @@ class Generation:
         try:
             await self._recorder.fail(self.call, error)
         except TimeoutError:
-            log.error("call.failure_not_durable", completion_id=self.call.completion_id)
+            log.warning("call.failure_not_durable", completion_id=self.call.completion_id)
         self._end(Failed(error))
 
     def _end(self, event: Finished | Failed) -> None:

@@ -117,7 +117,7 @@ class Recorder:
                 by = await self.spool.durable(entry, ack_wait_s=0.0)
                 break
             except TimeoutError:
-                log.error("lease.seal_not_durable", lease_id=lease.lease_id, last_error=self.spool.relay.last_error)
+                log.warning("lease.seal_not_durable", lease_id=lease.lease_id, last_error=self.spool.relay.last_error)
         self.book.sealed(lease)
         lease.move(LeaseState.SEALED)
         log.info(
@@ -136,7 +136,7 @@ class Recorder:
         except TimeoutError:
             # Without a record for every number the seal would leave a gap, so the record is written here.
             for call in [c for c in self._running.values() if c.lease is lease]:
-                log.error("call.unrecorded_at_seal", completion_id=call.completion_id)
+                log.warning("call.unrecorded_at_seal", completion_id=call.completion_id)
                 self.abort(call, "sealed")
         try:
             async with asyncio.timeout(self._seal_delivery_s):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from capture_proxy.call import Call, Prompt
+from capture_proxy.dialects import DIALECTS
 from capture_proxy.leases import Lease
 from capture_proxy.reply import ChatRequest, FinishReason, ProxyError, Reply, ToolCall, tool_call_id
 from schemas import arrays, ids
@@ -178,11 +179,12 @@ def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
 
 def failed(call: Call, error: ProxyError, *, at: int, now_s: float) -> CompletionRecord:
     """The record of a call that ended with an error."""
+    seen = 200 if call.is_stream_begun else DIALECTS[call.request.dialect].encode_error(error)[0]
     return replace(
         _captured(call, at=at, now_s=now_s),
         state=CompletionState.FAILED,
         untrainable_reason="failed",
-        error=CallError(kind=error.kind, status=error.status, boundary=Boundary.PROVIDER, message=error.message),
+        error=CallError(kind=error.kind, status=seen, boundary=Boundary.PROVIDER, message=error.message),
     )
 
 

@@ -207,7 +207,7 @@ class CaptureProxy:
             try:
                 async with asyncio.timeout(self.settings.heartbeat_s * 5):
                     await self._bus.publish(self._heartbeat_record())
-            except Exception as exc:  # the heartbeat's boundary: a missed beat says what it should say
+            except Exception as exc:  # noqa: BLE001 - the heartbeat's boundary: a missed beat says what it should say
                 log.warning("heartbeat.missed", error=repr(exc))
             self._beat_now.clear()
             try:

@@ -81,7 +81,7 @@ class SessionsView:
                     if delivery.offset > seen.get(delivery.partition, -1):
                         seen[delivery.partition] = delivery.offset
                         await self._take(delivery)
-            except Exception as exc:  # the reader's boundary: an outage ends the tail, and it is begun again
+            except Exception as exc:  # noqa: BLE001 - the reader's boundary: an outage ends the tail, and it is begun again
                 log.warning("view.interrupted", topic=topic, error=repr(exc))
             await asyncio.sleep(_AGAIN_S)
 
@@ -92,7 +92,7 @@ class SessionsView:
             return
         try:
             record = delivery.decode()
-        except Exception as exc:  # a record's boundary: a bad one is skipped here, its owner dead-letters it
+        except Exception as exc:  # noqa: BLE001 - a record's boundary: a bad one is skipped here, its owner dead-letters it
             log.warning("view.undecodable", where=delivery.where, error=repr(exc))
             return
         if isinstance(record, SessionState):

@@ -23,7 +23,7 @@ from capture_proxy.reply import Failed, Finished, KeepAlive, ProxyError, ReplyEv
 
 log = structlog.get_logger(__name__)
 
-TOKEN_HEADER: Final = "x-polynya-tap"
+TOKEN_HEADER: Final = "x-polynya-tap"  # noqa: S105 - the header's name
 CALL_HEADER: Final = "x-polynya-call"
 PATH: Final = "/call"
 
@@ -146,8 +146,9 @@ class Tap:
         if generation.error is not None:
             return _terminal(await _terminal_event(generation))
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson", "cache-control": "no-store"})
-        await response.prepare(request)
         call = generation.call
+        call.is_stream_begun = True
+        await response.prepare(request)
         started = Started(call.completion_id, call.request.model, call.stub.started_at, len(call.prompt.ids))
         await response.write(to_line(started))
         while True:

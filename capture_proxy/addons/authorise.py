@@ -13,7 +13,7 @@ from schemas import ids
 class Authorise(RequestStep):
     """Sets `lease`, or answers 401 (unknown) or 409 (no longer open)."""
 
-    async def step(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+    async def step(self, flow: http.HTTPFlow, exchange: Exchange) -> None:  # noqa: ARG002 - the steps share one shape
         """Looks the secret up."""
         route = exchange.route
         assert route is not None

@@ -17,11 +17,10 @@ log = structlog.get_logger(__name__)
 
 def orphans(root: Path, own: str) -> list[tuple[Path, int]]:
     """The spool directories under `root` that nobody holds, now locked by us, with their locks."""
-    found = []
-    for directory in sorted(root.glob("[!.]*")) if root.is_dir() else ():
-        if directory.name != own and directory.is_dir() and (fd := try_lock(directory)) is not None:
-            found.append((directory, fd))
-    return found
+    if not root.is_dir():
+        return []
+    others = [path for path in sorted(root.glob("[!.]*")) if path.is_dir() and path.name != own]
+    return [(path, fd) for path in others if (fd := try_lock(path)) is not None]
 
 
 class Adopter:

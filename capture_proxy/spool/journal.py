@@ -53,7 +53,7 @@ def try_lock(directory: Path) -> int | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The holder before us may have deleted the directory between our open and our lock.
-        if os.fstat(fd).st_ino == os.stat(directory / _LOCK).st_ino:
+        if os.fstat(fd).st_ino == (directory / _LOCK).stat().st_ino:
             return fd
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -218,7 +218,7 @@ class Journal:
         except OSError as exc:
             # After a failed fsync the kernel may have dropped the pages: nothing since the last success counts as durable.
             self.failure = exc
-            log.error("spool.fsync_failed", directory=str(self.directory), error=str(exc))
+            log.warning("spool.fsync_failed", directory=str(self.directory), error=str(exc))
         else:
             self.synced_seq = max(self.synced_seq, target)
         finally:

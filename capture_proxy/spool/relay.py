@@ -150,10 +150,10 @@ class Relay:
                     await self._bus.publish(record)
             except _POISON as exc:
                 self.poisoned += 1
-                log.error("relay.poison", key=entry.key, size_bytes=entry.size_bytes, error=repr(exc))
+                log.warning("relay.poison", key=entry.key, size_bytes=entry.size_bytes, error=repr(exc))
                 await self._dead_letter(entry, exc)
                 return
-            except Exception as exc:  # every failure of the outside means: try again, the journal has it
+            except Exception as exc:  # noqa: BLE001 - every failure of the outside means: try again, the journal has it
                 self.last_error = repr(exc)
                 self.failures += 1
                 if self.failures == 1:
@@ -177,8 +177,8 @@ class Relay:
             headers = [("dead_reason", repr(exc).encode()[:1000]), ("dead_component", b"proxy")]
             async with asyncio.timeout(self._publish_timeout_s):
                 await self._bus.publish_raw(f"{topic}.proxy.dead", entry.key.encode(), value, headers)
-        except Exception as again:  # the log line above is what remains of it
-            log.error("relay.dead_letter_failed", key=entry.key, error=repr(again))
+        except Exception as again:  # noqa: BLE001 - the log line above is what remains of it
+            log.warning("relay.dead_letter_failed", key=entry.key, error=repr(again))
 
     def _done(self, entry: Entry) -> None:
         if entry.record is not None:

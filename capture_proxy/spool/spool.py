@@ -111,6 +111,11 @@ class Spool:
             self._housekeeper.cancel()
             await asyncio.gather(self._housekeeper, return_exceptions=True)
         is_done = await self.relay.stop(drain_s) and not self.state.leases
+        if not is_done:
+            try:
+                self._note_acks()  # so that the next one doesn't send again what Kafka has
+            except SpoolWriteError as exc:
+                log.warning("spool.write_failed", record="acks", error=str(exc))
         await self.journal.close(is_done=is_done)
         return is_done
 
@@ -144,7 +149,7 @@ class Spool:
             assert position is not None
             self._last_record_seq = position.seq
         except SpoolWriteError as exc:
-            log.error("spool.write_failed", record=record.NAME, key=record.key, error=str(exc))
+            log.warning("spool.write_failed", record=record.NAME, key=record.key, error=str(exc))
             position = None
             self._homeless.append(record)
         self.state.apply(Kind.RECORD, record)
@@ -206,11 +211,15 @@ class Spool:
             except OSError as exc:
                 log.warning("spool.housekeeping_failed", error=str(exc))
 
-    async def tidy(self) -> None:
-        """Notes what Kafka has, drops segments that nobody needs, and fsyncs what is still only in memory."""
+    def _note_acks(self) -> None:
         acked = self.relay.acked_through(self._last_record_seq)
         if acked > self._noted_seq:
-            self._noted_seq = self._put(Kind.ACKED, pack_u64(acked)).seq
+            self._put(Kind.ACKED, pack_u64(acked))
+            self._noted_seq = acked
             self.journal.drop_through(acked)
+
+    async def tidy(self) -> None:
+        """Notes what Kafka has, drops segments that nobody needs, and fsyncs what is still only in memory."""
+        self._note_acks()
         if self.journal.synced_seq < self.journal.last_seq:
             await self.journal.sync(self.journal.last_seq)

@@ -40,6 +40,9 @@ class Stack:
     def lease_id(self) -> str:
         return ids.lease_id(self.session_id, 1)
 
+    def _fsync(self, fd: int) -> None:
+        self.fsync(fd)
+
     async def start(self) -> CaptureProxy:
         settings = ProxySettings(
             proxy_id="proxy-a",
@@ -49,7 +52,7 @@ class Stack:
             admin_key=ADMIN_KEY,
             **{"seal_drain_s": 2.0, "seal_delivery_s": 2.0, "stop_relay_s": 2.0, "adopt_every_s": 0.1, **self.options},
         )
-        self.proxy = CaptureProxy(settings, self.bus, CharRenderer(), fsync=lambda fd: self.fsync(fd))
+        self.proxy = CaptureProxy(settings, self.bus, CharRenderer(), fsync=self._fsync)
         await self.proxy.start()
         return self.proxy
 

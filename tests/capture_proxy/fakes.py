@@ -98,7 +98,7 @@ class FakeEngine:
         self.drop_at: int | None = None
         self.echo: list[int] | None = None
         self.with_logprobs = True
-        self.logprob = -0.5
+        self.logprob: float | None = -0.5
         self.finish: dict[str, Any] | None = None
         self.reached = asyncio.Event()
         self.url = ""

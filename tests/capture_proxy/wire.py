@@ -1,0 +1,150 @@
+"""Requests and answers of both dialects, as a test says and reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+TOOL = {
+    "name": "bash",
+    "description": "Runs a command.",
+    "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer as a harness sees it."""
+
+    text: str
+    tools: list[tuple[str, Any]]
+    finish: str
+    is_over: bool
+
+
+class Chat:
+    """OpenAI Chat Completions."""
+
+    name = "openai_chat"
+    path = "/v1/chat/completions"
+
+    def request(self, text: str = "Hi", *, stream: bool = False, tools: bool = False, **changes: Any) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": text}], "stream": stream}
+        if tools:
+            body["tools"] = [{"type": "function", "function": TOOL}]
+        return {**body, **changes}
+
+    def headers(self, secret: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {secret}"}
+
+    def read_whole(self, body: Any) -> Said:
+        choice = body["choices"][0]
+        calls = [
+            (c["function"]["name"], json.loads(c["function"]["arguments"]))
+            for c in choice["message"].get("tool_calls") or []
+        ]
+        return Said(choice["message"]["content"] or "", calls, choice["finish_reason"], True)
+
+    def read_stream(self, body: str) -> Said:
+        text, finish, tools = "", "", {}
+        for event in events(body):
+            for choice in event.get("choices", []):
+                text += choice["delta"].get("content") or ""
+                for call in choice["delta"].get("tool_calls") or []:
+                    name, arguments = tools.get(call["index"], ("", ""))
+                    function = call.get("function", {})
+                    tools[call["index"]] = (name or function.get("name", ""), arguments + function.get("arguments", ""))
+                finish = choice.get("finish_reason") or finish
+        calls = (
+            [(name, json.loads(arguments)) for name, arguments in tools.values()] if finish else list(tools.values())
+        )
+        return Said(text, calls, finish, "data: [DONE]" in body)
+
+    def error_of(self, body: Any) -> tuple[str, str]:
+        return str(body["error"]["type"]), str(body["error"]["message"])
+
+
+class Anthropic:
+    """Anthropic Messages."""
+
+    name = "anthropic"
+    path = "/v1/messages"
+
+    def request(self, text: str = "Hi", *, stream: bool = False, tools: bool = False, **changes: Any) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": "policy",
+            "max_tokens": 500,
+            "messages": [{"role": "user", "content": text}],
+            "stream": stream,
+        }
+        if tools:
+            body["tools"] = [{"name": "bash", "description": "Runs.", "input_schema": TOOL["parameters"]}]
+        return {**body, **changes}
+
+    def headers(self, secret: str) -> dict[str, str]:
+        return {"x-api-key": secret, "anthropic-version": "2023-06-01"}
+
+    def read_whole(self, body: Any) -> Said:
+        text = "".join(b["text"] for b in body["content"] if b["type"] == "text")
+        calls = [(b["name"], b["input"]) for b in body["content"] if b["type"] == "tool_use"]
+        return Said(text, calls, body["stop_reason"], True)
+
+    def read_stream(self, body: str) -> Said:
+        text, finish, is_over, blocks, stopped = "", "", False, {}, set()
+        for event in events(body):
+            match event["type"]:
+                case "content_block_start":
+                    blocks[event["index"]] = [event["content_block"], ""]
+                case "content_block_delta":
+                    text += event["delta"].get("text", "")
+                    blocks[event["index"]][1] += event["delta"].get("partial_json", "")
+                case "content_block_stop":
+                    stopped.add(event["index"])
+                case "message_delta":
+                    finish = event["delta"].get("stop_reason") or finish
+                case "message_stop":
+                    is_over = True
+        calls = [
+            (block["name"], json.loads(partial or "{}") if index in stopped else partial)
+            for index, (block, partial) in blocks.items()
+            if block["type"] == "tool_use"
+        ]
+        return Said(text, calls, finish, is_over)
+
+    def error_of(self, body: Any) -> tuple[str, str]:
+        assert body["type"] == "error"
+        return str(body["error"]["type"]), str(body["error"]["message"])
+
+
+Wire = Chat | Anthropic
+WIRES: list[Wire] = [Chat(), Anthropic()]
+
+
+def events(body: str) -> list[Any]:
+    """The data of a stream's complete events."""
+    complete = body[: body.rfind("\n\n") + 1]
+    lines = [line[6:] for line in complete.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+class Reader:
+    """Reads a streamed answer piece by piece."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.body = ""
+
+    async def more(self, timeout_s: float) -> bool:
+        """Reads one more piece; False when none came in time, or the stream is over."""
+        import asyncio
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                data = await self._response.content.readany()
+        except TimeoutError:
+            return False
+        self.body += data.decode()
+        return bool(data)
