@@ -82,23 +82,15 @@ class GenerateRequest(_Body):
     return_text_in_logprobs: bool = False
     return_prompt_token_ids: bool = False
 
-    @field_validator(
-        "sampling_params",
-        "stream",
-        "return_logprob",
-        "return_text_in_logprobs",
-        "return_prompt_token_ids",
-        mode="before",
-    )
-    @classmethod
-    def _null_is_default(cls, value: Any) -> Any:
-        # SGLang's contract takes null for these; False or {} is what it then means.
-        return value if value is not None else False
-
     @field_validator("sampling_params", mode="before")
     @classmethod
-    def _no_params(cls, value: Any) -> Any:
-        return {} if value is False else value
+    def _null_is_empty(cls, value: Any) -> Any:
+        return {} if value is None else value  # SGLang takes null for unset here and below
+
+    @field_validator("stream", "return_logprob", "return_text_in_logprobs", "return_prompt_token_ids", mode="before")
+    @classmethod
+    def _null_is_false(cls, value: Any) -> Any:
+        return False if value is None else value
 
     @model_validator(mode="after")
     def _is_supported(self) -> GenerateRequest:
