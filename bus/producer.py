@@ -96,10 +96,9 @@ class Producer:
             async with asyncio.timeout(self._settings.connect_deadline_s):
                 while True:
                     client = await self._connected()
+                    await self._find_topic(client, topic)
                     try:
                         return sorted(await client.partitions_for(self._settings.physical(topic)))
-                    except UnknownTopicOrPartitionError:
-                        await self._require_topic(client, topic)
                     except KafkaError:
                         await asyncio.sleep(_PAUSE_S)
         except TimeoutError as late:
@@ -124,9 +123,7 @@ class Producer:
         while True:
             client = await self._connected()
             try:
-                # A topic that isn't there would cost the client 15 s of asking; we know after one answer.
-                if client.client.cluster.partitions_for_topic(physical) is None:
-                    await self._require_topic(client, topic)
+                await self._find_topic(client, topic)
                 pending = await client.send(physical, value=value, key=key, partition=partition, headers=list(headers))
                 sent = await pending
                 return Position(topic, sent.partition, sent.offset)
@@ -179,20 +176,25 @@ class Producer:
                 self._client = None
                 await _close(broken)
 
-    async def _require_topic(self, client: AIOKafkaProducer, topic: str) -> None:
-        """Raise `TopicMissingError` when the cluster answers and the topic isn't there; return when that can't be said."""
-        physical = self._settings.physical(topic)
-        client.client.add_topic(physical)
-        try:
-            answered = await client.client.force_metadata_update()
-        except KafkaError:
+    async def _find_topic(self, client: AIOKafkaProducer, topic: str) -> None:
+        """Raise `TopicMissingError` when the cluster answers and the topic isn't there; return when that can't be said.
+
+        The client alone would ask for 15 s. Two answers are needed: the first may be to a question that was under way
+        already, or from a broker that hasn't heard yet of a topic made a moment ago.
+        """
+        physical, cluster = self._settings.physical(topic), client.client.cluster
+        if cluster.partitions_for_topic(physical) is not None:
             return
-        cluster = client.client.cluster
-        if cluster.partitions_for_topic(physical) is None and answered:
-            # Right after a topic is made a broker may not have heard of it yet: ask once more before saying no.
-            await asyncio.sleep(_PAUSE_S)
-            if await client.client.force_metadata_update() and cluster.partitions_for_topic(physical) is None:
-                raise TopicMissingError(topic)
+        client.client.add_topic(physical)
+        for pause_s in (0.0, _PAUSE_S):
+            await asyncio.sleep(pause_s)
+            try:
+                has_answer = await client.client.force_metadata_update()
+            except KafkaError:
+                return
+            if not has_answer or cluster.partitions_for_topic(physical) is not None:
+                return
+        raise TopicMissingError(topic)
 
 
 def _is_refusal(error: KafkaError) -> bool:

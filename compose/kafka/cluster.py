@@ -64,7 +64,7 @@ class KafkaCluster:
         *,
         heap_mb: int = 512,
         cache_dir: Path | None = None,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
     ) -> None:
         """`ports` are the brokers' ports, one per node, taken as they are; without them free ones are chosen."""
         if nodes not in (1, 3):
