@@ -38,7 +38,7 @@ class Part:
     ready_file: Path
     log_file: Path
     env: Mapping[str, str] = field(default_factory=dict)
-    ready_within_s: float = 120.0
+    ready_within_s: float = 300.0
     stop_within_s: float = 20.0
 
 

@@ -19,7 +19,7 @@ from compose.runtime_info import StackInfo, is_alive, load_info, log_file, runni
 from compose.settings import StackSettings, load
 from compose.supervisor import tail_of
 
-UP_WITHIN_S = 300.0
+UP_WITHIN_S = 600.0
 DOWN_WITHIN_S = 90.0
 
 
