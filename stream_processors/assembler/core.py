@@ -77,8 +77,8 @@ def _apply_event(row: SessionRow, event: SessionEvent) -> SessionRow:
         row = row.with_spec(event.spec)
     if not event.lease_id:
         return row
-    known = event.lease_id in row.leases
-    lease = row.leases.get(event.lease_id, LeaseRow(attempt=event.attempt, opened_at=event.at))
+    lease = row.leases.get(event.lease_id, LeaseRow(opened_at=event.at))
+    lease = replace(lease, attempt=event.attempt)
     if event.type is SessionEventType.GRANTED:
         # A later attempt runs: whatever an earlier one left open can't win any more.
         for name, other in row.leases.items():
@@ -96,7 +96,7 @@ def _apply_event(row: SessionRow, event: SessionEvent) -> SessionRow:
             is_superseded=lease.is_superseded or bool(details.get("superseded")),
         )
         return row.with_lease(event.lease_id, lease)
-    return row if known else row.with_lease(event.lease_id, lease)
+    return row.with_lease(event.lease_id, lease)
 
 
 def _apply_capture(
@@ -104,7 +104,7 @@ def _apply_capture(
 ) -> Step:
     if isinstance(fact, SessionOpened) and fact.spec is not None:
         row = row.with_spec(fact.spec)
-    lease = row.leases.get(fact.lease_id, LeaseRow())
+    lease = row.leases.get(fact.lease_id, LeaseRow(attempt=getattr(fact, "attempt", 1)))
     writer = lease.writers.get(fact.writer, WriterRow())
     keep = ""
     if isinstance(fact, SessionOpened):

@@ -103,8 +103,8 @@ def _grant(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
     )
 
 
-def _command_run(row: SessionRow, _: SessionEvent, at: int) -> SessionRow:
-    return replace(row, moved_at=at)
+def _command_run(row: SessionRow, _: SessionEvent, __: int) -> SessionRow:
+    return row if row.is_commanded else replace(row, is_commanded=True)
 
 
 def _start(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
@@ -159,6 +159,7 @@ def _next_attempt(row: SessionRow) -> SessionRow:
         incarnation="",
         lease_id="",
         is_open=False,
+        is_commanded=False,
         writers=(),
         status=Status.NONE,
         boundary=Boundary.NONE,

@@ -56,6 +56,8 @@ class SessionRow:
     lease_id: str = ""
     is_open: bool = False
     """Whether the lease is granted and not sealed."""
+    is_commanded: bool = False
+    """Whether the lease's holder was told to run: the grant may stand on the log twice."""
     writers: tuple[int, ...] = ()
     status: Status = Status.NONE
     boundary: Boundary = Boundary.NONE

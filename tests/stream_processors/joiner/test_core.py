@@ -1,0 +1,227 @@
+"""The joiner's core: when a result is complete, what it holds, and how it is revised."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schemas import ids
+from schemas.arrays import pack_ids
+from schemas.records import (
+    Boundary,
+    Record,
+    Reward,
+    ScoredTrajectory,
+    SessionEvent,
+    SessionSpec,
+    Status,
+    Trace,
+    Trajectory,
+)
+from schemas.records import SessionEventType as Fact
+from stream_processors.joiner.core import apply, content_of, is_complete, score
+from stream_processors.joiner.row import SessionRow
+
+SESSION, LEASE, OLD = "s1", "lease-2", "lease-1"
+SPEC = SessionSpec(task_id="t", group_id="g", policy_id="p", builder_options={"b": 1, "a": 2})
+
+
+def registered() -> SessionEvent:
+    return SessionEvent(session_id=SESSION, type=Fact.REGISTERED, spec=SPEC)
+
+
+def ended(**fields: Any) -> SessionEvent:
+    base: dict[str, Any] = {
+        "status": Status.COMPLETED,
+        "winning_lease": LEASE,
+        "expects_trajectory": True,
+        "expects_reward": True,
+        "attempt": 2,
+        "at": 9,
+    }
+    return SessionEvent(session_id=SESSION, type=Fact.ENDED, **{**base, **fields})
+
+
+def trajectory(lease: str = LEASE, traces: int = 2, digest: str = "d1") -> Trajectory:
+    rows = [Trace(index=n, prompt_ids=pack_ids([n])) for n in range(traces)]
+    return Trajectory(
+        session_id=SESSION,
+        lease_id=lease,
+        traces=rows,
+        content_digest=digest,
+        tokenizer_digest="tok",
+        logprobs_mode="raw",
+    )
+
+
+def reward(value: float = 1.0, **fields: Any) -> Reward:
+    return Reward(**{"session_id": SESSION, "lease_id": LEASE, "value": value, "grader": "g", **fields})
+
+
+class Joiner:
+    """The core as the app drives it."""
+
+    def __init__(self) -> None:
+        self.row = SessionRow()
+        self.kept: dict[str, Trajectory] = {}
+        self.emitted: list[ScoredTrajectory] = []
+
+    def feed(self, *facts: Record) -> None:
+        for offset, fact in enumerate(facts):
+            self.row = apply(SessionRow.from_bytes(self.row.to_bytes()), fact, offset)
+            if isinstance(fact, Trajectory):
+                self.kept.setdefault(fact.lease_id, fact)
+            if is_complete(self.row) and content_of(self.row) != self.row.emitted:
+                end = self.row.end
+                assert end is not None
+                scored = score(self.row, SESSION, self.kept[end.winning_lease] if end.expects_trajectory else None, 77)
+                self.emitted.append(scored)
+                self.row = replace(self.row, revision=scored.revision, emitted=scored.content_digest)
+
+
+def join(*facts: Record) -> list[ScoredTrajectory]:
+    joiner = Joiner()
+    joiner.feed(*facts)
+    return joiner.emitted
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_result_is_emitted_once_all_three_are_in(order: tuple[int, ...]) -> None:
+    """End, trajectory and reward in any order, each twice: one first revision."""
+    facts: list[Record] = [ended(), trajectory(), reward(0.5)]
+    scored = join(registered(), *(facts[n] for n in order), *facts)
+    assert len(scored) == 1
+    one = scored[0]
+    assert (one.revision, one.reward, one.status, one.attempt, one.ended_at, one.scored_at) == (
+        1,
+        0.5,
+        "completed",
+        2,
+        9,
+        77,
+    )
+    assert (one.group_id, one.task_id, one.policy_id, one.lease_id) == ("g", "t", "p", LEASE)
+    assert one.spec == SPEC
+    assert (one.tokenizer_digest, one.logprobs_mode) == ("tok", "raw")
+
+
+def test_the_trajectory_id_is_known_in_advance() -> None:
+    """From session, lease, builder and canonical options, also without a trajectory or a lease."""
+    options = '{"a":2,"b":1}'
+    assert join(registered(), ended(), trajectory(), reward())[0].trajectory_id == ids.trajectory_id(
+        SESSION, LEASE, "prefix_merging", options
+    )
+    unleased = ended(winning_lease="", expects_trajectory=False, expects_reward=False, status=Status.FAILED)
+    assert join(registered(), unleased)[0].trajectory_id == ids.trajectory_id(SESSION, "", "prefix_merging", options)
+
+
+def test_a_failed_session_is_a_result_without_traces() -> None:
+    """Status and boundary are what a group needs to be complete."""
+    (scored,) = join(
+        registered(),
+        ended(
+            status=Status.FAILED,
+            boundary=Boundary.SANDBOX,
+            error="no image",
+            winning_lease="",
+            expects_trajectory=False,
+            expects_reward=False,
+        ),
+    )
+    assert (scored.status, scored.boundary, scored.error) == ("failed", "sandbox", "no image")
+    assert (scored.trajectory, scored.reward, scored.rewards) == (None, None, [])
+
+
+def test_only_the_winning_lease_counts() -> None:
+    """The trajectory and the reward of a superseded attempt are neither waited for nor used."""
+    facts = [registered(), ended(), trajectory(OLD, digest="old"), reward(9.0, lease_id=OLD)]
+    assert join(*facts) == []
+    (scored,) = join(*facts, trajectory(), reward(0.5))
+    assert (scored.reward, len(scored.rewards)) == (0.5, 1)
+    assert scored.trajectory is not None
+    assert scored.trajectory.content_digest == "d1"
+
+
+def test_credit_is_shared_by_the_traces() -> None:
+    """Weight one over the traces; the outcome reward on each."""
+    (scored,) = join(registered(), ended(), trajectory(traces=4), reward(0.5))
+    assert scored.trajectory is not None
+    assert [(t.weight, t.reward) for t in scored.trajectory.traces] == [(0.25, 0.5)] * 4
+
+
+def test_rewards_per_trace() -> None:
+    """One value per trace where the grader gave them; a wrong number of them is said, and the outcome used."""
+    (scored,) = join(registered(), ended(), trajectory(), reward(0.5, trace_rewards=[0.1, 0.9]))
+    assert scored.trajectory is not None
+    assert [t.reward for t in scored.trajectory.traces] == [0.1, 0.9]
+    (scored,) = join(registered(), ended(), trajectory(), reward(0.5, trace_rewards=[0.1]))
+    assert scored.trajectory is not None
+    assert [t.reward for t in scored.trajectory.traces] == [0.5, 0.5]
+    assert "1 values for 2 traces" in scored.error
+
+
+def test_named_rewards_are_waited_for() -> None:
+    """The end names two: the result comes with the second, and the first named one is the outcome."""
+    end = ended(rewards=["tests", "style"])
+    partial = [registered(), end, trajectory(), reward(0.2, name="style")]
+    assert join(*partial) == []
+    (scored,) = join(*partial, reward(1.0, name="tests"))
+    assert (scored.reward, scored.revision, {r.name: r.value for r in scored.rewards}) == (
+        1.0,
+        1,
+        {"tests": 1.0, "style": 0.2},
+    )
+
+
+def test_a_later_verdict_is_a_revision() -> None:
+    """T76: another value is revision 2 with another digest; the same verdict again is nothing."""
+    first, second = join(
+        registered(),
+        ended(),
+        trajectory(),
+        reward(0.0),
+        reward(0.0),
+        reward(1.0, grader_version="2"),
+        reward(1.0, grader_version="2"),
+        reward(0.0),
+    )
+    assert (first.revision, first.reward, second.revision, second.reward) == (1, 0.0, 2, 1.0)
+    assert first.trajectory_id == second.trajectory_id
+    assert first.content_digest != second.content_digest
+
+
+def test_an_unexpected_verdict_is_a_revision_too() -> None:
+    """A session that ended without a grade can be graded later."""
+    first, second = join(registered(), ended(expects_reward=False), trajectory(), reward(1.0))
+    assert (first.revision, first.reward, second.revision, second.reward) == (1, None, 2, 1.0)
+
+
+def test_one_number_never_means_two_contents() -> None:
+    """A restart may read the topics in another order than before: the revision counts verdicts, not emissions."""
+    before = join(registered(), ended(), trajectory(), reward(0.0), reward(1.0, grader_version="2"))
+    after = join(registered(), trajectory(), reward(0.0), reward(1.0, grader_version="2"), ended())
+    assert [(s.revision, s.reward) for s in before] == [(1, 0.0), (2, 1.0)]
+    assert [(s.revision, s.reward) for s in after] == [(2, 1.0)]
+    assert after[0].content_digest == before[1].content_digest
+
+
+def test_a_second_content_of_a_trajectory_changes_nothing() -> None:
+    """The first stays: no other content under the same id in silence."""
+    assert len(join(registered(), ended(), trajectory(), reward(), trajectory(digest="d2"))) == 1
+
+
+def test_there_is_one_end() -> None:
+    """A repeated or later terminal fact doesn't change what was told."""
+    (scored,) = join(registered(), ended(), trajectory(), reward(), ended(status=Status.FAILED))
+    assert scored.status == "completed"
+
+
+def test_a_row_survives_its_bytes() -> None:
+    """The table's value holds everything."""
+    joiner = Joiner()
+    joiner.feed(registered(), ended(rewards=["reward"]), trajectory(), reward(0.5, trace_rewards=[0.1, 0.9]))
+    assert SessionRow.from_bytes(joiner.row.to_bytes()) == joiner.row
+    assert joiner.row.revision == 1
