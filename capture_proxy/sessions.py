@@ -11,7 +11,7 @@ import structlog
 from bus.deliveries import Delivery, Start
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.leases import Lease
-from capture_proxy.ports import EventBus
+from capture_proxy.ports import EventBus, now_ms
 from capture_proxy.recorder import Recorder
 from schemas.records import Control, ControlAction, PolicyEvent, PolicyEventType, SessionState, Stage
 
@@ -62,7 +62,7 @@ class SessionsView:
         """Begins to read."""
         self._tasks = [
             asyncio.create_task(self._follow("rollout.state", "earliest"), name="view-state"),
-            asyncio.create_task(self._follow("rollout.control", "latest"), name="view-control"),
+            asyncio.create_task(self._follow("rollout.control", now_ms()), name="view-control"),
             asyncio.create_task(self._follow("policy.timeline", "earliest"), name="view-timeline"),
         ]
 
@@ -126,7 +126,10 @@ class SessionsView:
     async def take_policy(self, event: PolicyEvent) -> None:
         """Adds and removes engines."""
         if event.type is PolicyEventType.ENGINE_ADDED:
-            self._engines.add(event.policy_id, event.engine_url, event.engine_kind or "sglang")
+            try:
+                self._engines.add(event.policy_id, event.engine_url, event.engine_kind or "sglang")
+            except ValueError as exc:
+                log.warning("engine.refused", policy_id=event.policy_id, url=event.engine_url, error=str(exc))
         elif event.type is PolicyEventType.ENGINE_REMOVED:
             await self._engines.remove(event.policy_id, event.engine_url)
 

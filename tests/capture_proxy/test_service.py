@@ -144,7 +144,7 @@ async def test_a_slow_engine_gets_headers_before_its_status(make_stack: MakeStac
     ("status", "expected", "kind"),
     [(429, 429, "overloaded"), (503, 503, "engine_unavailable"), (500, 500, "engine_error")],
 )
-async def test_an_early_engine_error_is_a_status_code(
+async def test_an_early_engine_error_is_a_status_code(  # noqa: PLR0917 - what is parametrised
     stack: Stack, wire: Wire, stream: bool, status: int, expected: int, kind: str
 ) -> None:
     """What the engine refuses at once reaches the client as its dialect's error, with Retry-After, and is recorded."""
