@@ -25,6 +25,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def logs_dir(state_dir: Path) -> Path:
+    """Where the logs of all sessions are kept."""
+    return state_dir / "logs"
+
+
 @dataclass(slots=True, kw_only=True)
 class Kit:
     """The worker's settings, ways out and helpers."""
@@ -49,4 +54,4 @@ class Kit:
 
     def log_dir(self, session: Session) -> Path:
         """Where the logs of a session's attempt are kept."""
-        return self.settings.state_dir / "logs" / session.session_id / f"attempt-{session.attempt}"
+        return logs_dir(self.settings.state_dir) / session.session_id / f"attempt-{session.attempt}"

@@ -53,7 +53,7 @@ class BoundedLog:
     """A log file of at most `limit` bytes (and one line): the head is written as it comes, the tail when it is closed."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._kept = HeadAndTail(limit)
         self._file = path.open("wb", buffering=0)
 

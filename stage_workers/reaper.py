@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,18 @@ async def reap(state_dir: Path, worker_id: str) -> int:
         log.warning("orphans.killed", found=found, left=left, place=str(place))
     await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
     return found
+
+
+def prune_logs(logs: Path, keep: int) -> int:
+    """Removes the logs of all but the `keep` newest sessions; returns how many sessions that were."""
+    try:
+        ages = sorted((entry.stat().st_mtime_ns, entry.path) for entry in os.scandir(logs))
+    except OSError:
+        return 0
+    old = ages[: max(0, len(ages) - keep)]
+    for _age, path in old:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(old)
 
 
 @contextmanager

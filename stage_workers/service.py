@@ -20,10 +20,10 @@ from stage_workers.errors import EndingKind
 from stage_workers.facts import FactQueue
 from stage_workers.flow import Flow
 from stage_workers.heartbeat import HeartbeatLoop
-from stage_workers.kit import Installer, Kit, now_ms
+from stage_workers.kit import Installer, Kit, logs_dir, now_ms
 from stage_workers.proxies import ProxyView
 from stage_workers.readers import Health, Reader
-from stage_workers.reaper import owner_of, reap, runtimes_dir, state_lock
+from stage_workers.reaper import owner_of, prune_logs, reap, runtimes_dir, state_lock
 from stage_workers.runtimes import Limits, LocalRuntime, Runtime, RuntimeFault
 from stage_workers.sessions import Holdings
 from stage_workers.settings import WorkerSettings
@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 # Proxies that beat within this time before our start are seen at once, without waiting for their next beat.
 _NODES_BACK_MS = 120_000
 _RETRY_S = 1.0
+_TIDY_S = 600.0
 
 
 async def run(settings: WorkerSettings, bus: BusSettings, *, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -65,6 +66,7 @@ class WorkerService:
         settings = self._settings
         with state_lock(settings.state_dir):
             await reap(settings.state_dir, settings.worker_id)
+            await asyncio.to_thread(prune_logs, logs_dir(settings.state_dir), settings.keep_logs)
             async with AsyncExitStack() as stack:
                 admin = await stack.enter_async_context(AdminClient(settings.admin_key))
                 await self._work(admin, stop, on_ready)
@@ -106,6 +108,7 @@ class WorkerService:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(facts.run()), *(group.create_task(reader.run()) for reader in readers)]
                 tasks.append(group.create_task(heartbeat.run()))
+                tasks.append(group.create_task(self._tidy()))
                 await _first_of(stop, heartbeat.is_heard)
                 if heartbeat.is_heard.is_set():
                     on_ready()
@@ -123,6 +126,12 @@ class WorkerService:
                 session.end(EndingKind.SHUTDOWN, "the worker stops")
             await flow.drained()
             log.info("worker.stopped", worker_id=settings.worker_id, incarnation=self.incarnation)
+
+    async def _tidy(self) -> None:
+        """Keeps the logs within their bound, for as long as the worker lives."""
+        while True:
+            await asyncio.sleep(_TIDY_S)
+            await asyncio.to_thread(prune_logs, logs_dir(self._settings.state_dir), self._settings.keep_logs)
 
     async def _drain(self, kit: Kit, flow: Flow) -> None:
         """Lets what runs go on for `drain_s`, then takes every session away."""

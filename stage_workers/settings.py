@@ -39,4 +39,5 @@ class WorkerSettings(BaseModel):
         default=15.0, gt=0, description="how long a stopping worker tries to tell its facts"
     )
     log_limit_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, description="of each output stream of a harness")
+    keep_logs: int = Field(default=2000, ge=0, description="sessions whose logs are kept; the oldest go first")
     keep_work: bool = Field(default=False, description="leave sessions' directories behind, to look into them")

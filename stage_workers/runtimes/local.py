@@ -160,13 +160,13 @@ class LocalRuntime:
     ) -> asyncio.subprocess.Process:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": self.home, "TMPDIR": str(self._root / "tmp"), "TERM": "dumb", "CI": "1"}
+        environment.setdefault("LANG", "C.UTF-8")
         environment |= env
         own_path = environment.get("PATH") or os.defpath
         environment["PATH"] = os.pathsep.join((*path_dirs, own_path))
         name, _, value = self._marker.partition("=")
         environment[name] = value
         try:
-            Path(cwd).mkdir(parents=True, exist_ok=True)
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",

@@ -2,7 +2,7 @@
 
 A process belongs to a runtime when one of these holds: it descends from the launched program, it is in its session (`setsid`
 leaves that), its environment has the runtime's marker (a cleared environment leaves that), or it works in the runtime's
-directory. A child has to defeat all four to escape, which only a hostile one would: runtime `local` is for trusted programs.
+directory without a terminal (a person's shell that only looks around there has one). A child has to defeat all four to escape, which only a hostile one would: runtime `local` is for trusted programs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Process:
     pid: int
     ppid: int
     sid: int
+    has_terminal: bool
     is_zombie: bool
 
 
@@ -52,7 +53,7 @@ def process_table() -> dict[int, Process]:
         # The command's name may hold spaces and brackets: the numbers begin after the last one.
         fields = stat.rpartition(")")[2].split()
         pid = int(entry.name)
-        table[pid] = Process(pid, int(fields[1]), int(fields[3]), fields[0] in "ZX")
+        table[pid] = Process(pid, int(fields[1]), int(fields[3]), fields[4] != "0", fields[0] in "ZX")
     return table
 
 
@@ -96,8 +97,9 @@ def members(family: Family) -> set[int]:
     found = {
         process.pid for process in table.values() if process.sid in family.leaders or process.pid in family.leaders
     }
-    for pid in table:
-        if pid not in found and (_has_marker(pid, family.marker) or _works_in(pid, family.directory)):
+    for pid, process in table.items():
+        is_inside = not process.has_terminal and _works_in(pid, family.directory)
+        if is_inside or _has_marker(pid, family.marker):
             found.add(pid)
     grown = True
     while grown:

@@ -134,6 +134,30 @@ async def test_limits_hold(tmp_path: Path) -> None:
         await place.stop()
 
 
+async def test_missing_directory_is_a_fault(runtime: LocalRuntime) -> None:
+    """A working directory that isn't there is told, not made up."""
+    with pytest.raises(RuntimeFault, match=r"can't be started in .*/nowhere"):
+        await runtime.exec(["true"], timeout_s=20, cwd=f"{runtime.workdir}/nowhere")
+
+
+async def test_person_who_looks_around_is_spared(runtime: LocalRuntime) -> None:
+    """A shell with a terminal that merely stands in the directory isn't one of the session's processes."""
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.chdir(runtime.workdir)
+        os.execvp("sleep", ["sleep", "60"])
+    try:
+        async with asyncio.timeout(10):
+            while Path(f"/proc/{pid}/cwd").readlink().name != "work":
+                await asyncio.sleep(0.01)
+        await runtime.exec(["true"], timeout_s=20)
+        assert alive(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
 async def test_missing_program_is_127(runtime: LocalRuntime) -> None:
     """A program that isn't there ends as in a shell, and says where it was looked for."""
     result = await runtime.exec(["no-such-program-anywhere"], timeout_s=20)

@@ -12,7 +12,7 @@ import pytest
 
 from bus.memory import MemoryBus
 from schemas.records import SessionEventType
-from stage_workers.reaper import StateDirBusyError, owner_of, reap, runtimes_dir, state_lock
+from stage_workers.reaper import StateDirBusyError, owner_of, prune_logs, reap, runtimes_dir, state_lock
 from stage_workers.runtimes import LocalRuntime
 from stage_workers.runtimes.processes import Family, is_alive, members
 from stage_workers.service import WorkerService
@@ -90,6 +90,17 @@ async def test_orphans_are_reaped(tmp_path: Path) -> None:
     finally:
         other.kill()
         await other.wait()
+
+
+def test_old_logs_go_first(tmp_path: Path) -> None:
+    """Only the newest sessions' logs are kept."""
+    for number in range(5):
+        (tmp_path / f"s{number}" / "attempt-1").mkdir(parents=True)
+        os.utime(tmp_path / f"s{number}", (number, number))
+    assert prune_logs(tmp_path, 2) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s3", "s4"]
+    assert prune_logs(tmp_path, 2) == 0
+    assert prune_logs(tmp_path / "nowhere", 2) == 0
 
 
 WORKER = """

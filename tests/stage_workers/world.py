@@ -28,7 +28,7 @@ from schemas.records import (
 from stage_workers.service import WorkerService
 from stage_workers.settings import WorkerSettings
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ADMIN_KEY = "admin-key-of-the-test"
 
 
