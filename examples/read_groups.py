@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +22,8 @@ STATE = Path("sink-state.json")
 
 async def main(bootstrap: str, steps: int) -> None:
     """Train on the next `steps` groups."""
-    async with connect(BusSettings(bootstrap=bootstrap)) as bus:
+    settings = BusSettings(bootstrap=bootstrap, topic_prefix=os.environ.get("POLYNYA_TOPIC_PREFIX", ""))
+    async with connect(settings) as bus:
         consumer = GroupConsumer(bus, "example-trainer", policy_id="default")
         state = json.loads(STATE.read_text()) if STATE.exists() else None
         if state:
