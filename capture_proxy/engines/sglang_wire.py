@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -72,8 +72,8 @@ class StreamReader:
         self._prompt_ids: list[int] | None = None
         self.is_done = False
 
-    def feed(self, data: bytes) -> list[EngineChunk]:
-        """The chunks completed by `data`. Raises ProxyError for an error event or an event that doesn't add up.
+    def feed(self, data: bytes) -> Iterator[EngineChunk]:
+        """The chunks completed by `data`. Raises ProxyError at an error event or an event that doesn't add up, after those before it.
 
         Of cumulative events that arrived together only the last is parsed: reading them all costs the square of the length.
         """
@@ -84,7 +84,9 @@ class StreamReader:
             events.pop()
         if self._is_cumulative and len(events) > 1:
             events = events[-2:] if events[-1].startswith(b'{"error"') else events[-1:]
-        return [chunk for event in events if (chunk := self._read(event)) is not None]
+        for event in events:
+            if (chunk := self._read(event)) is not None:
+                yield chunk
 
     def _read(self, event: bytes) -> EngineChunk | None:
         try:

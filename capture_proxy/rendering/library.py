@@ -11,16 +11,18 @@ from capture_proxy.rendering.prepare import for_template
 from capture_proxy.rendering.template import TemplateRenderer, has_answer_before
 from capture_proxy.reply import ProxyError
 
-_FAMILY_OF_MODEL_TYPE = {
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3",
-    "gpt_oss": "gpt-oss",
-    "glm4_moe": "glm-4.5",
-    "minimax_m2": "minimax-m2",
-    "kimi_k2": "kimi-k2",
-    "llama": "llama-3",
-}
-"""config.json's model_type → the library's name. A wrong guess is harmless: it is used only if it renders like the template."""
+_GUESSES = (
+    ("gpt_oss", "<|channel|>", "gpt-oss"),
+    ("glm4_moe", "<arg_key>", "glm-4.5"),
+    ("minimax_m2", "<minimax:tool_call>", "minimax-m2"),
+    ("kimi_k2", "<|tool_calls_section_begin|>", "kimi-k2"),
+    ("llama", "<|start_header_id|>", "llama-3"),
+)
+"""(config.json's model_type, a piece of the chat template, the library's name) of formats that only the library can parse.
+
+A wrong guess is harmless: it is used only if it renders like the template. Formats of `<think>` and `<tool_call>` aren't guessed:
+for them the template does all that the library does, and importing the library costs seconds of CPU.
+"""
 
 _MARK_FAMILIES = frozenset({"qwen3", "prime-qwen3", "qwen3.5", "qwen3.6", "qwen3.8"})
 """Formats of `<think>` and `<tool_call>`, whose text can stream; the others are parsed by the library at the end."""
@@ -49,9 +51,9 @@ _PROBE: list[dict[str, Any]] = [
 ]
 
 
-def family_of(config: Mapping[str, Any]) -> str | None:
-    """The library's format for a model's config.json, as a guess."""
-    return _FAMILY_OF_MODEL_TYPE.get(str(config.get("model_type")))
+def family_of(model_type: str | None, template: str) -> str | None:
+    """The library's format for a model, as a guess; None where the template alone is enough."""
+    return next((family for kind, piece, family in _GUESSES if kind == model_type and piece in template), None)
 
 
 class LibraryRenderer:

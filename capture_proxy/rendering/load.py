@@ -14,9 +14,9 @@ from capture_proxy.rendering.tokenizer import ModelTokenizer, chat_template_of, 
 def load_renderer(model_dir: str | Path, *, family: str | None = None) -> Renderer:
     """The renderer for a directory with `tokenizer.json` and a chat template.
 
-    `family` names one of the library's formats (for example `qwen3`); left out, it is guessed from `config.json`. The library is
-    used only where it renders a probe conversation to the same ids as the model's own template. Takes a second or more (the
-    library is imported here): call it in a thread. Raises FileNotFoundError or ValueError saying what is missing.
+    `family` names one of the library's formats (for example `qwen3`); left out, it is guessed where only the library can parse the
+    format. The library is used only where it renders a probe conversation to the same ids as the model's own template. Takes a
+    second, with the library several: call it in a thread. Raises FileNotFoundError or ValueError saying what is missing.
     """
     directory = Path(model_dir)
     tokenizer = ModelTokenizer(directory)
@@ -28,7 +28,7 @@ def load_renderer(model_dir: str | Path, *, family: str | None = None) -> Render
     template = TemplateRenderer(
         tokenizer, ChatTemplate(source, tokenizer.special_tokens), stop_token_ids=_stop_ids(directory, tokenizer)
     )
-    wanted = family or family_of(read_json(directory / "config.json"))
+    wanted = family or family_of(read_json(directory / "config.json").get("model_type"), source)
     if wanted is None:
         return template
     library = LibraryRenderer(template, wanted)

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from capture_proxy.rendering import load_renderer
-from capture_proxy.rendering.library import LibraryRenderer
+from capture_proxy.rendering.library import LibraryRenderer, family_of
 from capture_proxy.rendering.template import TemplateRenderer
 from capture_proxy.rendering.tokenizer import _is_byte_level
 
@@ -24,11 +24,23 @@ def model_dir(qwen3_dir: Path, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_a_known_family_is_found_by_its_config(model_dir: Path) -> None:
+def test_the_library_is_used_where_it_is_named(model_dir: Path) -> None:
     """The library renders where it agrees with the model's template; stop ids come from the directory."""
-    renderer = load_renderer(model_dir)
+    renderer = load_renderer(model_dir, family="qwen3")
     assert isinstance(renderer, LibraryRenderer)
     assert renderer.stop_token_ids == (151_645, 151_643)
+    plain = load_renderer(model_dir)
+    assert isinstance(plain, TemplateRenderer)
+    assert plain.stop_token_ids == renderer.stop_token_ids
+
+
+def test_families_are_guessed_by_type_and_template() -> None:
+    """Only where the library is needed: its marks must stand in the template."""
+    assert family_of("gpt_oss", "… <|channel|> …") == "gpt-oss"
+    assert family_of("llama", "<|start_header_id|>user") == "llama-3"
+    assert family_of("llama", "<|im_start|>user") is None
+    assert family_of("qwen3", "<tool_call>") is None
+    assert family_of(None, "") is None
 
 
 def test_a_changed_template_is_obeyed(model_dir: Path) -> None:
