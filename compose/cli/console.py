@@ -16,7 +16,10 @@ from compose.errors import CommandError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-out = Console(highlight=False, soft_wrap=True)
+# Wide enough for our tables where there is no terminal that says how wide it is.
+PLAIN_WIDTH = 110
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

@@ -16,6 +16,10 @@ from compose.settings import load
 from compose.watch import Progress, follow
 
 
+# Where nobody watches live, a line this often is enough.
+PLAIN_EVERY_S = 2.0
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("submit")(submit)
@@ -70,12 +74,15 @@ class ProgressPrinter:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._last = ""
+        self._printed_s = 0.0
         self._quiet = quiet
 
     def show(self, progress: Progress) -> None:
         """Print the summary if it isn't the last one."""
         line = progress.summary()
-        if self._quiet or line == self._last:
+        now_s = time.monotonic()
+        is_early = not is_live() and not progress.is_done and now_s - self._printed_s < PLAIN_EVERY_S
+        if self._quiet or line == self._last or is_early:
             return
-        self._last = line
+        self._last, self._printed_s = line, now_s
         out.print(line, end="\r" if is_live() and not progress.is_done else "\n")
