@@ -39,6 +39,8 @@ def read_tasks(source: str) -> list[TaskSpec]:
 
 def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
     from harnesses import HarnessError, validate
+    from stage_workers import evaluators
+    from stage_workers.evaluators.base import EvaluatorError
 
     where = source if position is None else f"{source}, task {position + 1}"
     try:
@@ -49,6 +51,10 @@ def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
         validate(spec.harness.name, spec.harness.options, spec.harness.version)
     except HarnessError as exc:
         raise usage(f"{where}: {exc}", hint="polynya harness show " + spec.harness.name) from exc
+    try:
+        evaluators.validate(spec.evaluator.name, spec.evaluator.options)
+    except EvaluatorError as exc:
+        raise usage(f"{where}: {exc}", hint=f"the evaluators are {', '.join(evaluators.names())}") from exc
     return spec
 
 

@@ -33,6 +33,8 @@ def problem(tmp_path: Path, text: str) -> CommandError:
         (GOOD + "prepare: [{upload: {path: ../x}}]\n", "prepare[0].upload", "correct"),
         ("harness: {name: shell, options: {command: 'true'}}\n", "instruction", "add the field"),
         ("instruction: x\nharness: {name: shell}\n", "command", "harness show shell"),
+        (GOOD + "evaluator: {name: comand}\n", "evaluator", "command"),
+        (GOOD + "evaluator: {name: command}\n", "command", "the evaluators are"),
         ("instruction: x\nharness: {name: shel}\n", "harness", "harness show"),
     ],
 )
