@@ -26,7 +26,10 @@ from schemas.records import (
 )
 
 VOCABULARY = 150_000
-_WORDS = "the counter starts at zero file test reads line import return value error fails while closed open path".split()
+_TEXT = "the counter starts at zero file test reads line import return value error fails while closed open path"
+_WORDS = _TEXT.split()
+    "the counter starts at zero file test reads line import return value error fails while closed open path".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,9 @@ def _filled(record: CompletionRecord, shape: Shape, words: random.Random) -> Com
     """The record with a message so long that it has its size on the wire."""
     missing = shape.record_bytes - len(encode(record).value) - 60
     if missing <= 0:
-        raise ValueError(f"a record of {shape.record_bytes} bytes has no room for its tokens: {-missing} bytes too many")
+        raise ValueError(
+            f"a record of {shape.record_bytes} bytes has no room for its tokens: {-missing} bytes too many"
+        )
     text = ""
     while len(text) < missing:
         text += " ".join(words.choices(_WORDS, k=50)) + "\n"

@@ -139,7 +139,9 @@ def build_app(model_dir: Path) -> web.Application:
                 "object": "chat.completion.chunk",
                 "created": 1_700_000_000,
                 "model": "policy",
-                "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": "stop" if is_last else None}],
+                "choices": [
+                    {"index": 0, "delta": delta, "logprobs": None, "finish_reason": "stop" if is_last else None}
+                ],
             }
             await response.write(b"data: " + orjson.dumps(chunk) + b"\n\n")
             await _pause(gate, end)

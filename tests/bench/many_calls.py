@@ -55,7 +55,7 @@ async def measure(bench: Bench) -> list[Metric]:
     async with bench.topics("many") as bus:
         with ExitStack() as stack:
             engine = stack.enter_context(fake_engine(directory, model_dir))
-            url = engine.ready["url"]
+            url = await engine.url()
             proxies = [
                 stack.enter_context(capture_proxy(directory, model_dir, bus, url, name=f"proxy-{n}"))
                 for n in range(PROXIES)
@@ -70,9 +70,9 @@ async def measure(bench: Bench) -> list[Metric]:
                 await proxy.require_all_finished()
     with ExitStack() as stack:
         engine = stack.enter_context(fake_engine(directory, model_dir))
-        url = engine.ready["url"]
+        url = await engine.url()
         bares = [stack.enter_context(bare_mitmproxy(directory, url, name=f"mitmproxy-{n}")) for n in range(PROXIES)]
-        targets = [chat_call(f"{bare.ready['url']}/v1", PROMPT) for bare in bares for _ in range(calls // PROXIES)]
+        targets = [chat_call(f"{await bare.url()}/v1", PROMPT) for bare in bares for _ in range(calls // PROXIES)]
         bench.say(f"{calls} calls in flight on {PROXIES} bare mitmproxies")
         theirs = await hold(targets, bares, url)
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import os
@@ -35,14 +36,21 @@ class Child:
     popen: subprocess.Popen[bytes]
     log: Path
     ready_file: Path
-    _ready: dict[str, Any] | None = None
 
-    @property
-    def ready(self) -> dict[str, Any]:
-        """What it wrote into its ready file; waits for it, so that several children can start at once."""
-        if self._ready is None:
-            self._ready = _await_ready(self)
-        return self._ready
+    async def ready(self, within_s: float = READY_WITHIN_S) -> dict[str, Any]:
+        """What it wrote into its ready file; waits for it, so several children can start at once. Raises BenchError."""
+        deadline = time.monotonic() + within_s
+        while not self.ready_file.exists():
+            self.require_alive()
+            if time.monotonic() > deadline:
+                raise BenchError(f"{self.name} wasn't ready after {within_s:.0f} s:\n{self.end_of_log()}")
+            await asyncio.sleep(0.02)
+        value: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return value
+
+    async def url(self) -> str:
+        """The URL that it serves, once it does."""
+        return str((await self.ready())["url"])
 
     @property
     def pid(self) -> int:
@@ -69,7 +77,7 @@ class Child:
 
 
 @contextmanager
-def child(name: str, argv: Sequence[str], work_dir: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Child]:
+def child(name: str, argv: Sequence[str], work_dir: Path, *, stop_within_s: float = STOP_WITHIN_S) -> Iterator[Child]:
     """Run `python <argv>` until the block ends. `{ready}` in `argv` is the file that it writes (JSON) when it is ready."""
     work_dir.mkdir(parents=True, exist_ok=True)
     ready_file = work_dir / f"{name}.ready.json"
@@ -83,35 +91,24 @@ def child(name: str, argv: Sequence[str], work_dir: Path, *, env: Mapping[str, s
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-            preexec_fn=_prepare,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, which takes no lock
         )
     try:
         yield Child(name, popen, log, ready_file)
     finally:
-        stop(popen)
+        stop(popen, stop_within_s)
 
 
-def stop(popen: subprocess.Popen[bytes]) -> None:
+def stop(popen: subprocess.Popen[bytes], within_s: float = STOP_WITHIN_S) -> None:
     """End a child: politely, then the hard way."""
     if popen.poll() is None:
         popen.terminate()
         try:
-            popen.wait(STOP_WITHIN_S)
+            popen.wait(within_s)
         except subprocess.TimeoutExpired:
             popen.kill()
     popen.wait(STOP_WITHIN_S)
-
-
-def _await_ready(started: Child) -> dict[str, Any]:
-    deadline = time.monotonic() + READY_WITHIN_S
-    while not started.ready_file.exists():
-        started.require_alive()
-        if time.monotonic() > deadline:
-            raise BenchError(f"{started.name} wasn't ready after {READY_WITHIN_S:.0f} s:\n{started.end_of_log()}")
-        time.sleep(0.02)
-    value: dict[str, Any] = json.loads(started.ready_file.read_text())
-    return value
 
 
 def say_ready(path: Path, facts: Mapping[str, Any]) -> None:
@@ -127,7 +124,6 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _prepare() -> None:
-    """In the child: end when the bench ends, even after kill -9, and have enough file descriptors."""
+def _end_with_parent() -> None:
+    """In the child: end when the bench ends, even after kill -9."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    raise_file_limit()

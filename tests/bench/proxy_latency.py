@@ -74,12 +74,12 @@ async def measure(bench: Bench) -> list[Metric]:
     async with bench.topics("latency") as bus:
         with ExitStack() as stack:
             engine = stack.enter_context(fake_engine(directory, model_dir))
-            url = engine.ready["url"]
+            url = await engine.url()
             mitm = stack.enter_context(bare_mitmproxy(directory, url))
             proxy = stack.enter_context(capture_proxy(directory, model_dir, bus, url))
             bases = await proxy.open_sessions(most)
             direct = System(engine, [chat_call(f"{url}/v1", PROMPT)] * most)
-            bare = System(mitm, [chat_call(f"{mitm.ready['url']}/v1", PROMPT)] * most)
+            bare = System(mitm, [chat_call(f"{await mitm.url()}/v1", PROMPT)] * most)
             ours = System(proxy.child, [chat_call(base, PROMPT) for base in bases])
             for concurrency in CONCURRENCIES:
                 calls = bench.size(150 if concurrency == 1 else 400, 30 if concurrency == 1 else 80)
@@ -103,7 +103,9 @@ def report(direct: System, bare: System, ours: System) -> list[Metric]:
         metrics += _added("engine", direct, ours, concurrency)
         metrics += _added("mitmproxy", bare, ours, concurrency)
     metrics.append(
-        added("proxy_added_over_mitmproxy_first_text_c1_p50", ours.first_text_ms(1, 0.5), "ms", bare.first_text_ms(1, 0.5))
+        added(
+            "proxy_added_over_mitmproxy_first_text_c1_p50", ours.first_text_ms(1, 0.5), "ms", bare.first_text_ms(1, 0.5)
+        )
     )
     most = max(CONCURRENCIES)
     metrics.append(compared(f"proxy_calls_per_s_c{most}", ours.calls_per_s(most), "1/s", bare.calls_per_s(most)))

@@ -26,7 +26,7 @@ POLICY = "bench"
 
 @contextmanager
 def fake_engine(work_dir: Path, model_dir: Path, *, name: str = "engine") -> Iterator[Child]:
-    """A fake engine; its URL is `ready["url"]`."""
+    """A fake engine; see `Child.url`."""
     argv = ["-m", "tests.bench.fake_engine", "--ready", "{ready}", "--model-dir", str(model_dir)]
     with child(name, argv, work_dir) as started:
         yield started
@@ -34,7 +34,7 @@ def fake_engine(work_dir: Path, model_dir: Path, *, name: str = "engine") -> Ite
 
 @contextmanager
 def bare_mitmproxy(work_dir: Path, upstream: str, *, name: str = "mitmproxy") -> Iterator[Child]:
-    """A bare mitmproxy before an engine; its URL is `ready["url"]`."""
+    """A bare mitmproxy before an engine; see `Child.url`."""
     argv = ["-m", "tests.bench.bare_mitmproxy", "--ready", "{ready}", "--upstream", upstream]
     with child(name, argv, work_dir) as started:
         yield started
@@ -50,6 +50,7 @@ class Proxy:
     async def open_sessions(self, count: int) -> list[str]:
         """Open a lease for each of `count` new sessions; the base URLs for their Chat Completions calls."""
         headers = {"authorization": f"Bearer {self.admin_key}"}
+        ready = await self.child.ready()
         urls = []
         async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30)) as client:
             for _ in range(count):
@@ -63,18 +64,19 @@ class Proxy:
                     "takes_over": 0,
                     "spec": {"task_id": "bench", "group_id": session_id, "policy_id": POLICY, "harness": "bench"},
                 }
-                async with client.post(f"{self.child.ready['admin_address']}/leases/open", json=body) as answer:
+                async with client.post(f"{ready['admin_address']}/leases/open", json=body) as answer:
                     if answer.status != 200:
                         raise BenchError(f"the proxy opened no lease: {answer.status} {await answer.text()}")
-                urls.append(f"{self.child.ready['data_address']}/s/{secret}/v1")
+                urls.append(f"{ready['data_address']}/s/{secret}/v1")
         return urls
 
     async def health(self) -> dict[str, Any]:
         """What the proxy says of itself."""
         headers = {"authorization": f"Bearer {self.admin_key}"}
-        async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30)) as client:
-            async with client.get(f"{self.child.ready['admin_address']}/health") as answer:
-                health: dict[str, Any] = await answer.json()
+        address = (await self.child.ready())["admin_address"]
+        timeout = aiohttp.ClientTimeout(total=30)
+        async with aiohttp.request("GET", f"{address}/health", headers=headers, timeout=timeout) as answer:
+            health: dict[str, Any] = await answer.json()
         return health
 
     async def require_all_finished(self) -> None:
@@ -116,4 +118,3 @@ def capture_proxy(
     file.write_bytes(orjson.dumps(values))
     with child(name, ["-m", "capture_proxy", "--settings-json", str(file)], work_dir) as started:
         yield Proxy(started, key)
-
