@@ -28,8 +28,6 @@ from schemas.records import (
 VOCABULARY = 150_000
 _TEXT = "the counter starts at zero file test reads line import return value error fails while closed open path"
 _WORDS = _TEXT.split()
-    "the counter starts at zero file test reads line import return value error fails while closed open path".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
