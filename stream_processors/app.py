@@ -22,8 +22,15 @@ from stream_processors.intake import Intake
 Table = MutableMapping[bytes, bytes]
 """A Faust table of raw bytes; a write goes into the changelog partition of the event at hand."""
 
-COMMIT_INTERVAL_S: Final = 0.2
-"""Short, so that little is processed again after a kill."""
+
+def drop(table: Table, key: bytes) -> None:
+    """Delete a key that may not be there: Faust would write a tombstone for it all the same."""
+    if key in table:
+        del table[key]
+
+
+COMMIT_INTERVAL_S: Final = 0.5
+"""Short, so that little is processed again after a kill; a commit waits for the changelogs to be flushed."""
 
 SESSION_TIMEOUT_S: Final = 6.0
 """The lowest that brokers accept by default: after a kill -9 its successor waits that long for the partitions."""

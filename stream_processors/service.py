@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -191,6 +192,8 @@ async def run(
 
     `on_start` gets the services, whose `ready` and `health()` tell how they do. Raises KeyError for an unknown name.
     """
+    # Its timers complain about every commit that a busy machine delays.
+    logging.getLogger("mode.timers").setLevel(logging.ERROR)
     wanted = [names] if isinstance(names, str) else list(names)
     known = factories()
     stop = stop or asyncio.Event()

@@ -12,7 +12,7 @@ from bus import Bus, Delivery, PoisonError, Start
 from bus.claims import resolve_value
 from schemas.codec import decode
 from schemas.records import CompletionDelivery, CompletionRecord, Record, Trajectory
-from stream_processors.app import Table
+from stream_processors.app import Table, drop
 from stream_processors.assembler.core import Step, apply, assemble, close, record_key, record_keys
 from stream_processors.assembler.row import SessionRow
 
@@ -61,6 +61,7 @@ class Assembler:
         if step.is_late:
             self.late += 1
             _log.warning("record.late", session_id=session_id, offset=delivery.offset, late=self.late)
+        self._sweep(step.row, session_id, str(getattr(fact, "lease_id", "")))
         for lease_id in step.closing:
             await self._close(session_id, lease_id, delivery)
 
@@ -92,8 +93,14 @@ class Assembler:
         _log.info("trajectory.built", session_id=session_id, lease_id=lease_id, calls=trajectory.counts.calls)
         row = close(SessionRow.from_bytes(self._sessions.get(key)), lease_id, trajectory.content_digest)
         self._sessions[key] = row.to_bytes()
-        for place in record_keys(row, session_id, lease_id):
-            self._records.pop(place.encode(), None)
+        self._sweep(row, session_id, lease_id)
+
+    def _sweep(self, row: SessionRow, session_id: str, lease_id: str) -> None:
+        """Drop what is still kept of a closed lease; also again later, since a crash may have lost the deletions only."""
+        lease = row.leases.get(lease_id)
+        if lease is not None and lease.closed:
+            for place in record_keys(row, session_id, lease_id):
+                drop(self._records, place.encode())
 
     async def _reread(
         self, row: SessionRow, session_id: str, lease_id: str, raws: dict[str, bytes]

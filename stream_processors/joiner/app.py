@@ -13,7 +13,7 @@ from bus import Bus, Delivery, PoisonError
 from bus.claims import resolve_value
 from schemas.codec import decode
 from schemas.records import Trajectory
-from stream_processors.app import Table
+from stream_processors.app import Table, drop
 from stream_processors.joiner.core import apply, content_of, is_complete, score
 from stream_processors.joiner.row import SessionRow
 
@@ -63,6 +63,8 @@ class Joiner:
         ):
             self._trajectories[_place(session_id, fact.lease_id)] = raw
         self._sessions[key] = row.to_bytes()
+        if row.revision:
+            self._sweep(row, session_id)
         if not is_complete(row) or content_of(row) == row.emitted:
             return
         trajectory = await self._load(row, session_id)
@@ -74,9 +76,12 @@ class Joiner:
             SessionRow.from_bytes(self._sessions.get(key)), revision=scored.revision, emitted=scored.content_digest
         )
         self._sessions[key] = emitted.to_bytes()
-        # A later verdict is rare, and the log still has them.
-        for lease_id in emitted.trajectories:
-            self._trajectories.pop(_place(session_id, lease_id), None)
+        self._sweep(emitted, session_id)
+
+    def _sweep(self, row: SessionRow, session_id: str) -> None:
+        """Drop the kept trajectories of an emitted session: a later verdict is rare, and the log still has them."""
+        for lease_id in row.trajectories:
+            drop(self._trajectories, _place(session_id, lease_id))
 
     async def _load(self, row: SessionRow, session_id: str) -> Trajectory | None:
         """The winning lease's trajectory, if the end expects one."""

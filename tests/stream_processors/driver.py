@@ -28,10 +28,9 @@ class JournalTable(dict[bytes, bytes]):
         super().__setitem__(key, value)
         self.journal.append((key, value))
 
-    def pop(self, key: bytes, default: bytes | None = None) -> bytes | None:  # type: ignore[override]
-        if key in self:
-            self.journal.append((key, None))
-        return super().pop(key, default)
+    def __delitem__(self, key: bytes) -> None:
+        super().__delitem__(key)
+        self.journal.append((key, None))
 
 
 class Driven:

@@ -12,6 +12,9 @@ from bus import KafkaBus
 from bus.admin import TopicAdmin
 from schemas import ids
 from schemas.records import (
+    Boundary,
+    Control,
+    ControlAction,
     Heartbeat,
     Held,
     Reward,
@@ -31,6 +34,9 @@ from tests.conftest import TEST_PARTITIONS
 from tests.stream_processors.helpers import call, delivery, read_all, row_of, wait_for
 
 pytestmark = pytest.mark.broker
+
+# Framed under a schema that exists (the first), with a body that is none.
+POISON = b"\x00\x00\x00\x00\x01\xff\xff"
 
 TASK = {"instruction": "do it", "harness": {"name": "shell"}, "policy_id": "policy", "max_attempts": 2}
 
@@ -84,9 +90,15 @@ class FakeWorker:
             )
         )
 
+    async def keep_beating(self, interval_s: float = 0.5) -> None:
+        """Beat until cancelled."""
+        while True:
+            await self.beat()
+            await asyncio.sleep(interval_s)
+
     async def command(self, stage: str, session_id: str) -> StageCommand:
         topic = f"rollout.stage.{stage}"
-        found = await wait_for(self.bus, topic, lambda r: getattr(r, "session_id", "") == session_id)
+        found = await wait_for(self.bus, topic, lambda r: getattr(r, "session_id", "") == session_id, timeout_s=90)
         assert isinstance(found, StageCommand)
         return found
 
@@ -154,3 +166,112 @@ async def test_a_task_becomes_one_scored_trajectory_per_session(kafka_bus: Kafka
     assert len({t.event_id for t in built if isinstance(t, Trajectory)}) == 2
     states = [s for s in await read_all(kafka_bus, "rollout.state") if isinstance(s, SessionState)]
     assert {s.session_id for s in states if s.stage is Stage.ENDED} == set(sessions)
+
+
+async def test_poison_is_set_aside_and_the_consumer_goes_on(kafka_bus: KafkaBus) -> None:
+    """Garbage on each consumed topic lands in that topic's dead letters, bytes and reason; what follows is handled."""
+    names = {
+        "orchestrator": ("rollout.tasks", "rollout.sessions"),
+        "assembler": ("capture.completions", "rollout.sessions"),
+        "joiner": ("trajectory.built", "reward.assigned", "rollout.sessions"),
+    }
+    session_id = ids.session_id("g", 0)
+    for topic in {t for topics in names.values() for t in topics}:
+        await kafka_bus.publish_raw(topic, session_id.encode(), POISON)
+    async with processors(kafka_bus, *names) as services:
+        for name, topics in names.items():
+            for topic in topics:
+                async with asyncio.timeout(40):
+                    async for dead in kafka_bus.tail([f"{topic}.{name}.dead"]):
+                        assert dead.value == POISON
+                        assert dead.headers["dead_reason"]
+                        assert dead.headers["dead_component"] == name.encode()
+                        break
+        await kafka_bus.publish(ended_without_lease(session_id))
+        scored = await wait_for(kafka_bus, "trajectory.scored", lambda r: getattr(r, "session_id", "") == session_id)
+        assert isinstance(scored, ScoredTrajectory)
+        assert (scored.status, scored.trajectory) == (Status.FAILED, None)
+        assert {s.processor.name: s.health().buried for s in services} == {n: len(t) for n, t in names.items()}
+        assert all(s.health().is_healthy for s in services)
+
+
+def ended_without_lease(session_id: str) -> SessionEvent:
+    """A terminal fact that expects nothing: the joiner scores it at once."""
+    return SessionEvent(session_id=session_id, type=Fact.ENDED, status=Status.FAILED, boundary=Boundary.SANDBOX)
+
+
+async def test_an_unknown_schema_stops_its_partition_only(kafka_bus: KafkaBus) -> None:
+    """The health names the id, nothing is dead-lettered, the other partitions go on; the record is still there later."""
+    held, free = await keys_of_two_partitions(kafka_bus)
+    unknown = b"\x00" + (9999).to_bytes(4, "big") + b"body"
+    await kafka_bus.publish_raw("reward.assigned", held.encode(), unknown)
+    async with processors(kafka_bus, "joiner") as (service,):
+        async with asyncio.timeout(30):
+            while service.health().is_healthy:
+                await asyncio.sleep(0.05)
+        await kafka_bus.publish(Reward(session_id=held, value=1.0))
+        await kafka_bus.publish(ended_without_lease(free))
+        await wait_for(kafka_bus, "trajectory.scored", lambda r: getattr(r, "session_id", "") == free)
+        (problem,) = service.health().problems
+        assert (problem.schema_id, problem.reason, problem.topic) == (9999, "unknown_schema", "reward.assigned")
+        assert "9999" in problem.text
+        assert service.health().buried == 0
+    # Nothing of that partition was acknowledged: the next one meets it again.
+    async with processors(kafka_bus, "joiner") as (service,):
+        async with asyncio.timeout(30):
+            while not service.health().problems:
+                await asyncio.sleep(0.05)
+        assert service.health().problems[0].offset == 0
+
+
+async def keys_of_two_partitions(bus: KafkaBus) -> tuple[str, str]:
+    """Two session ids of different partitions."""
+    first = ids.session_id("g", 0)
+    home = await bus.partition_for("reward.assigned", first)
+    for n in range(1, 100):
+        other = ids.session_id("g", n)
+        if await bus.partition_for("reward.assigned", other) != home:
+            return first, other
+    raise AssertionError("a hundred ids in one of three partitions")
+
+
+async def test_a_lost_worker_a_cancel_and_a_failed_init_each_end_once(kafka_bus: KafkaBus) -> None:
+    """No attempt left after a loss, a cancel by control, a failing INIT: one end and one score each, with the boundary."""
+    task_id = "task-ends"
+    one_attempt = {**TASK, "max_attempts": 1}
+    group = ids.group_id(task_id)
+    lost, cancelled, failing = (ids.session_id(group, n) for n in range(3))
+    worker, victim = FakeWorker(kafka_bus), FakeWorker(kafka_bus, "w2")
+    fast = {"lease_ttl_s": 2.0, "seal_grace_s": 1.0, "end_grace_s": 1.0, "command_grace_s": 30.0}
+    async with processors(kafka_bus, "orchestrator", "assembler", "joiner", **fast):
+        await kafka_bus.publish(
+            TaskRequest(task_id=task_id, policy_id="policy", harness="shell", num_samples=3, spec=one_attempt)
+        )
+        await victim.beat(free=3)
+        init = await worker.command("init", failing)
+        await victim.tell(init, Fact.INIT_FAILED, boundary=Boundary.SANDBOX, error="no image")
+        for session_id in (lost, cancelled):
+            await victim.tell(await worker.command("init", session_id), Fact.READY)
+            await victim.tell(await worker.command("run", session_id), Fact.STARTED, writers=[1])
+        await kafka_bus.publish(
+            Control(control_id="c1", target=cancelled, action=ControlAction.CANCEL, reason="enough", at=2**41)
+        )
+        found: dict[str, ScoredTrajectory] = {}
+        async with asyncio.timeout(60):
+            async for delivery in kafka_bus.tail(["trajectory.scored"]):
+                record = delivery.decode()
+                assert isinstance(record, ScoredTrajectory)
+                found[record.session_id] = record
+                if len(found) == 3:
+                    break
+    assert {s: (r.status, r.boundary) for s, r in found.items()} == {
+        lost: (Status.FAILED, Boundary.SANDBOX),
+        cancelled: (Status.CANCELLED, Boundary.NONE),
+        failing: (Status.FAILED, Boundary.SANDBOX),
+    }
+    assert found[failing].trajectory is None
+    gaps = found[lost].trajectory
+    assert gaps is not None
+    assert [g.writer for g in gaps.capture_incomplete] == [1]
+    ended = [e for e in await read_all(kafka_bus, "rollout.sessions") if getattr(e, "type", "") == Fact.ENDED]
+    assert len(ended) == 3
