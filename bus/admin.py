@@ -150,12 +150,17 @@ class TopicAdmin:
             await self._grow([declared[c.topic] for c in changes if c.action is Action.GROW])
         return [c for c in changes if c.action is not Action.UNDECLARED]
 
-    async def ensure(self, topics: Sequence[Topic]) -> None:
-        """Create those of these topics that are missing, with their own number of partitions; change nothing else."""
+    async def ensure(self, topics: Iterable[Topic]) -> list[Change]:
+        """Create those of these topics that aren't there, and touch nothing else; returns what was created.
+
+        For what a single process brings along: its tables' changelogs, a trainer's dead letters.
+        """
         async with asyncio.timeout(self._deadline_s):
             existing = await self._existing()
             missing = [topic for topic in topics if topic.name not in existing]
-            await self._create(missing, await self._replication())
+            replication = await self._replication()
+            await self._create(missing, replication)
+        return [_compare(topic, None, replication) for topic in missing]
 
     async def delete_all(self) -> None:
         """Delete every topic under the prefix, with its data: for tests, and for a tenant that goes."""

@@ -19,7 +19,8 @@ from aiokafka.errors import (
 
 from bus.deliveries import Delivery
 from bus.errors import BusUnavailableError, TopicMissingError
-from bus.lane import Partition, RebalanceListener
+from bus.lane import RebalanceListener
+from bus.partition_worker import Partition
 from bus.settings import BusSettings
 
 _log = structlog.get_logger(__name__)
@@ -62,6 +63,8 @@ class KafkaGroupSource:
         self._group = group
         self._topics = list(topics)
         self._consumer: AIOKafkaConsumer | None = None
+        self._begun: set[TopicPartition] = set()
+        """Partitions whose first records since the last rebalance were compared with what is committed."""
 
     async def open(self, listener: RebalanceListener) -> None:
         """Join the group; goes on trying while Kafka is away or a topic isn't there, and says so."""
@@ -70,7 +73,7 @@ class KafkaGroupSource:
             consumer = AIOKafkaConsumer(**self._settings.consumer_options(self._group))
             consumer.subscribe(
                 [self._settings.physical(topic) for topic in self._topics],
-                listener=_Listener(self._settings, listener),
+                listener=_Listener(self._settings, listener, self._begun),
             )
             try:
                 await consumer.start()
@@ -104,12 +107,39 @@ class KafkaGroupSource:
                 )
         except TimeoutError:
             return {}  # a rebalance takes its time; the loop looks around and comes back
-        except (KafkaError, ConsumerStoppedError) as error:
+        except (KafkaError, ConsumerStoppedError, IllegalStateError) as error:
             raise BusUnavailableError(f"group {self._group}: {error!r}") from error
+        for tp, records in polled.items():
+            if records and tp not in self._begun:
+                self._begun.add(tp)
+                await self._tell_what_expired(self._consumer, tp, records[0].offset)
         return {
             (self._settings.logical(tp.topic), tp.partition): [delivery_of(self._settings, r) for r in records]
             for tp, records in polled.items()
         }
+
+    async def _tell_what_expired(self, consumer: AIOKafkaConsumer, tp: TopicPartition, first: int) -> None:
+        """Count aloud what retention has taken from this group: the client itself jumps over it in silence."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                committed = await consumer.committed(tp)
+                if committed is None or first <= committed:
+                    return
+                earliest = (await consumer.beginning_offsets([tp]))[tp]
+        except (KafkaError, IllegalStateError, TimeoutError) as error:
+            # The records are polled already and must reach their worker: this is a remark, not a condition.
+            _log.warning("expiry.unknown", group=self._group, topic=self._settings.logical(tp.topic), error=repr(error))
+            return
+        if earliest > committed:  # else compaction, which leaves gaps by design
+            _log.error(
+                "records.expired",
+                group=self._group,
+                topic=self._settings.logical(tp.topic),
+                partition=tp.partition,
+                from_offset=committed,
+                to_offset=earliest,
+                count=earliest - committed,
+            )
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit exactly these offsets, never "what was polled"."""
@@ -144,11 +174,13 @@ class KafkaGroupSource:
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     """Translates names; nothing here may raise, since aiokafka would only log it."""
 
-    def __init__(self, settings: BusSettings, listener: RebalanceListener) -> None:
+    def __init__(self, settings: BusSettings, listener: RebalanceListener, begun: set[TopicPartition]) -> None:
         self._settings = settings
         self._listener = listener
+        self._begun = begun
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self._begun.clear()
         await self._listener.revoked([(self._settings.logical(tp.topic), tp.partition) for tp in revoked])
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:

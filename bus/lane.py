@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -13,18 +12,13 @@ import structlog
 
 from bus.deliveries import Delivery
 from bus.errors import BusError
-from bus.handling import AbandonedError, Problem, RecordHandling
+from bus.handling import Problem, RecordHandling
+from bus.partition_worker import Partition, PartitionWorker
 
 _log = structlog.get_logger(__name__)
 
-Partition = tuple[str, int]
-"""A topic of the catalogue and a partition's number."""
-
 POLL_S: Final = 0.2
 """One wait for records; also the longest time until a stop or a due commit is noticed."""
-
-QUEUE_RECORDS: Final = 256
-"""Records that wait per partition. The lane asks only for partitions with room: a pause would be lost in a rebalance."""
 
 DRAIN_S: Final = 10.0
 """For the records in hand when partitions are given up; less than the group's rebalance timeout of 30 s."""
@@ -107,7 +101,7 @@ class Lane:
         self._handling = handling
         self._commit_interval_s = commit_interval_s
         self._drain_s = drain_s
-        self._workers: dict[Partition, _PartitionWorker] = {}
+        self._workers: dict[Partition, PartitionWorker] = {}
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
@@ -180,7 +174,7 @@ class Lane:
     async def assigned(self, partitions: Collection[Partition]) -> None:
         """Begin to work on these partitions."""
         for partition in partitions:
-            self._workers[partition] = _PartitionWorker(partition, self._handling, self._wake)
+            self._workers[partition] = PartitionWorker(partition, self._handling, self._wake)
         _log.info("lane.assigned", lane=self.name, partitions=sorted(partitions))
         self._ready.set()
         self._wake.set()
@@ -224,7 +218,7 @@ class Lane:
                 self._last_commit = now
                 await self._commit(self._workers.values())
 
-    async def _commit(self, workers: Collection[_PartitionWorker]) -> None:
+    async def _commit(self, workers: Collection[PartitionWorker]) -> None:
         offsets = {w.partition: w.next_offset for w in workers if w.next_offset is not None and w.is_ahead}
         if offsets:
             await self._source.commit(offsets)
@@ -232,7 +226,7 @@ class Lane:
                 if worker.partition in offsets:
                     worker.committed = offsets[worker.partition]
 
-    async def _commit_quietly(self, workers: Collection[_PartitionWorker]) -> None:
+    async def _commit_quietly(self, workers: Collection[PartitionWorker]) -> None:
         """The last commit of partitions that go away: what can't be committed is handled again by whoever gets them."""
         try:
             async with asyncio.timeout(COMMIT_S):
@@ -254,58 +248,3 @@ class _Ended:
 
     def __await__(self) -> Generator[object, None, None]:
         yield from self._ended.wait().__await__()
-
-
-class _PartitionWorker:
-    """One partition of a lane: its records wait in a queue, one is in hand."""
-
-    def __init__(self, partition: Partition, handling: RecordHandling, wake: asyncio.Event) -> None:
-        self.partition = partition
-        self.next_offset: int | None = None
-        self.committed: int | None = None
-        self._handling = handling
-        self._wake = wake
-        self._queue: deque[Delivery] = deque()
-        self._arrived = asyncio.Event()
-        self._giving_up = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"partition {partition[0]}[{partition[1]}]")
-
-    @property
-    def has_room(self) -> bool:
-        return len(self._queue) < QUEUE_RECORDS
-
-    @property
-    def is_ahead(self) -> bool:
-        return self.next_offset != self.committed
-
-    def take(self, deliveries: list[Delivery]) -> None:
-        self._queue.extend(deliveries)
-        self._arrived.set()
-
-    def raise_if_broken(self) -> None:
-        if self._task.done() and not self._task.cancelled() and (error := self._task.exception()) is not None:
-            raise error
-
-    async def drain(self, timeout_s: float) -> None:
-        """Let the record in hand finish, within the time given; the queued ones belong to the next owner."""
-        self._giving_up.set()
-        self._arrived.set()
-        done, _ = await asyncio.wait({self._task}, timeout=timeout_s)
-        if not done:
-            _log.warning("record.abandoned", topic=self.partition[0], partition=self.partition[1], after_s=timeout_s)
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=timeout_s)
-
-    async def _run(self) -> None:
-        while not self._giving_up.is_set():
-            if not self._queue:
-                self._arrived.clear()
-                await self._arrived.wait()
-                continue
-            delivery = self._queue.popleft()
-            try:
-                await self._handling.handle(delivery, self._giving_up)
-            except AbandonedError:
-                return
-            self.next_offset = delivery.offset + 1
-            self._wake.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -19,7 +19,9 @@ from bus.dead_letters import DeadLetters
 from bus.deliveries import Delivery, Position, Start
 from bus.errors import BlobCorruptError, BlobMissingError, BusUnavailableError, RecordTooLargeError, TopicMissingError
 from bus.handling import RecordHandling
-from bus.lane import Lane, Partition, RebalanceListener
+from bus.lane import Lane
+from bus.memory_groups import Group, MemoryGroupSource
+from bus.partition_worker import Partition
 from bus.producer import partitioner
 from bus.protocol import Handler, Headers
 from bus.settings import MAX_RECORD_BYTES
@@ -65,7 +67,7 @@ class MemoryBus:
         self._partitions = partitions
         self._deadline_s = publish_deadline_s
         self._logs: dict[str, list[list[Delivery]]] = {}
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, Group] = {}
         self._appended = asyncio.Condition()
         self._is_up = asyncio.Event()
         for topic in [*TOPICS.values(), *dead_letter_topics(), *topics]:
@@ -175,7 +177,7 @@ class MemoryBus:
         """See `Bus.lane`."""
         letters = DeadLetters(self, component or name) if dead_letter else None
         handling = RecordHandling(handler, self._blobs, letters, decode=decode)
-        group = self._groups.setdefault(name, _Group(self))
+        group = self._groups.setdefault(name, Group(self))
         return Lane(name, MemoryGroupSource(group, topics), handling)
 
     async def tail(
@@ -243,6 +245,10 @@ class MemoryBus:
         except TimeoutError as late:
             raise BusUnavailableError(f"the bus in memory is down: {what} wasn't taken within {deadline_s} s") from late
 
+    def end_of(self, partition: Partition) -> int:
+        """For lanes: the next offset of one partition."""
+        return len(self._log(partition[0])[partition[1]])
+
     async def fetch(self, offsets: Mapping[Partition, int], timeout_s: float) -> dict[Partition, list[Delivery]]:
         """For lanes: what lies at and after these offsets, or nothing after `timeout_s`."""
         try:
@@ -260,90 +266,3 @@ class MemoryBus:
 
 def _chosen(partitions: Sequence[int] | None, count: int) -> Sequence[int]:
     return range(count) if partitions is None else partitions
-
-
-class _Group:
-    """A consumer group: its members, who has what, and what is committed."""
-
-    def __init__(self, bus: MemoryBus) -> None:
-        self.bus = bus
-        self.committed: dict[Partition, int] = {}
-        self._members: list[MemoryGroupSource] = []
-        self._rebalancing = asyncio.Lock()
-
-    async def join(self, member: MemoryGroupSource) -> None:
-        async with self._rebalancing:
-            await self._revoke_all()
-            self._members.append(member)
-            await self._assign_all()
-
-    async def leave(self, member: MemoryGroupSource) -> None:
-        async with self._rebalancing:
-            if member in self._members:
-                self._members.remove(member)
-                await self._revoke_all()
-                await self._assign_all()
-
-    async def _revoke_all(self) -> None:
-        for member in self._members:
-            await member.give_up()
-
-    async def _assign_all(self) -> None:
-        # By ranges of each topic, like the assignor on Kafka: partition n of every topic goes to one member.
-        for place, member in enumerate(self._members):
-            mine = []
-            for topic in member.topics:
-                count = len(await self.bus.end_offsets(topic))
-                low, high = (count * i // len(self._members) for i in (place, place + 1))
-                mine += [(topic, n) for n in range(low, high)]
-            await member.receive({p: self.committed.get(p, 0) for p in mine})
-
-
-class MemoryGroupSource:
-    """A member of a group in memory; see `GroupSource`."""
-
-    def __init__(self, group: _Group, topics: Sequence[str]) -> None:
-        self._group = group
-        self.topics = list(topics)
-        self._at: dict[Partition, int] = {}
-        self._listener: RebalanceListener | None = None
-
-    async def open(self, listener: RebalanceListener) -> None:
-        """Join; the members that are there give up what they have first."""
-        self._listener = listener
-        await self._group.join(self)
-
-    async def poll(self, partitions: Collection[Partition], timeout_s: float) -> Mapping[Partition, list[Delivery]]:
-        """Records of these partitions from where this member stands."""
-        dealt = self._at
-        found = await self._group.bus.fetch({p: dealt[p] for p in partitions if p in dealt}, timeout_s)
-        if self._at is not dealt:
-            return {}  # dealt anew meanwhile: every position went back to what is committed
-        for partition, deliveries in found.items():
-            if deliveries:
-                self._at[partition] = deliveries[-1].offset + 1
-        return found
-
-    async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Remember the next offsets; only the owner may."""
-        self._group.committed.update({p: offset for p, offset in offsets.items() if p in self._at})
-
-    def end_of(self, partition: Partition) -> int | None:
-        """The end of the partition's log."""
-        return len(self._group.bus._log(partition[0])[partition[1]])  # noqa: SLF001 - one module, one friend
-
-    async def close(self) -> None:
-        """Leave; the others share what was ours."""
-        await self._group.leave(self)
-
-    async def give_up(self) -> None:
-        """Called by the group before it deals anew."""
-        if self._listener is not None:
-            await self._listener.revoked(list(self._at))
-        self._at = {}
-
-    async def receive(self, offsets: dict[Partition, int]) -> None:
-        """Called by the group with what is ours from now on."""
-        self._at = offsets
-        if self._listener is not None:
-            await self._listener.assigned(list(offsets))

@@ -148,3 +148,10 @@ class TestOnKafka:
         await admin.apply([Topic("audit.log", TopicKind.FACT, "", (), 1000, partitions=1)])
         applied = await admin.apply([Topic("audit.log", TopicKind.FACT, "", (), 1000, partitions=3)])
         assert [(c.topic, c.action) for c in applied] == [("audit.log", Action.GROW)]
+
+    async def test_one_process_can_bring_its_own_topics(self, admin):
+        """`ensure` makes what is missing of the given topics, and nothing of the catalogue."""
+        mine = changelog_topic("assembler", "segments", 2)
+        assert [c.topic for c in await admin.ensure([mine])] == [mine.name]
+        assert await admin.ensure([mine]) == []
+        assert {c.topic for c in await admin.plan([mine]) if c.action is Action.NONE} == {mine.name}

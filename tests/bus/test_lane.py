@@ -7,6 +7,9 @@ import json
 import shutil
 
 import pytest
+import structlog
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from bus import DeadLetter, PoisonError
 from bus.errors import BusUnavailableError
@@ -374,3 +377,25 @@ class TestLaneOnKafka(LaneBehaviour):
     @pytest.fixture
     def bus(self, kafka_bus):
         return kafka_bus
+
+    async def test_what_retention_took_from_a_group_is_said_aloud(self, bus, collector, running, event, kafka):
+        """A group that comes back too late goes on with what is left, and logs the range that it lost."""
+        for number in range(6):
+            await bus.publish(event("s-1", str(number)))
+        first = collector()
+        async with running(bus.lane("worker", [TOPIC], first)):
+            await first.wait_for(6)
+        for number in range(6, 10):
+            await bus.publish(event("s-1", str(number)))
+        place = TopicPartition(bus.settings.physical(TOPIC), await bus.partition_for(TOPIC, "s-1"))
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+        await admin.start()
+        await admin.delete_records({place: RecordsToDelete(8)})
+        await admin.close()
+        late = collector()
+        with structlog.testing.capture_logs() as logs:
+            async with running(bus.lane("worker", [TOPIC], late)):
+                await late.wait_for(2)
+        assert late.kinds == ["8", "9"]
+        (lost,) = [line for line in logs if line["event"] == "records.expired"]
+        assert (lost["from_offset"], lost["to_offset"], lost["count"]) == (6, 8, 2)
