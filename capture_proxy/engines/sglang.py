@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ _log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 ABORT_TIMEOUT_S = 5.0
+DRAIN_TIMEOUT_S = 0.5  # the body's end follows its last event at once
 KEEP_ALIVE_S = 60.0
 _JSON = {"content-type": "application/json"}
 
@@ -119,6 +120,8 @@ class SglangStream:
         self._engine = engine
         self._request = request
         self._response: aiohttp.ClientResponse | None = None
+        self._reader = StreamReader()
+        self._chunks: Iterator[EngineChunk] = iter(())
         self._is_over = False
         self.status = 0
 
@@ -151,25 +154,39 @@ class SglangStream:
     ) -> None:
         self._leave(is_sent=True)
 
-    async def __aiter__(self) -> AsyncIterator[EngineChunk]:
-        """The chunks up to the one with `finish`. Raises ProxyError when the engine fails or falls silent."""
+    def __aiter__(self) -> Self:
+        """The chunks up to the one with `finish`. A consumer may pause and go on: nothing is read twice or lost."""
+        return self
+
+    async def __anext__(self) -> EngineChunk:
+        """The next chunk. Raises ProxyError when the engine fails or falls silent, after the chunks that came before."""
+        while True:
+            if (chunk := next(self._chunks, None)) is not None:
+                self._is_over = self._is_over or chunk.finish is not None
+                return chunk
+            if self._reader.is_done or self._is_over:
+                await self._drain()
+                if self._is_over:
+                    raise StopAsyncIteration
+            if not (data := await self._read()):
+                self._is_over = True
+                raise ProxyError("engine_error", "the engine's stream ended without a finish reason")
+            self._chunks = self._reader.feed(data)
+
+    async def _read(self) -> bytes:
+        """What came of the body; empty at its end."""
         assert self._response is not None
-        reader = StreamReader()
         try:
-            async for data in self._response.content.iter_any():
-                for chunk in reader.feed(data):
-                    self._is_over = self._is_over or chunk.finish is not None
-                    yield chunk
-                if self._is_over and reader.is_done:
-                    return
+            return await self._response.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            if not self._is_over:
-                raise ProxyError("engine_error", f"the engine's stream broke off: {_say(error)}") from error
-        except ProxyError:
-            self._is_over = self._is_over or reader.is_done
-            raise
-        if not self._is_over:
-            raise ProxyError("engine_error", "the engine's stream ended without a finish reason")
+            raise ProxyError("engine_error", f"the engine's stream broke off: {_say(error)}") from error
+
+    async def _drain(self) -> None:
+        """Reads on to the end of the body, so that the connection can be used again; an engine that dawdles loses it."""
+        with contextlib.suppress(ProxyError, TimeoutError):
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                while await self._read():
+                    pass
 
     def _leave(self, *, is_sent: bool) -> None:
         """Lets the connection go: back to the pool when the reply was read to its end, else closed, and the request aborted."""

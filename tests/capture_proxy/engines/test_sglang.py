@@ -147,6 +147,28 @@ async def test_a_generation(fake: FakeSglang, engine: SglangEngine) -> None:
     assert fake.aborted.empty()
 
 
+async def test_a_consumer_may_pause(fake: FakeSglang, engine: SglangEngine) -> None:
+    """Leaving the loop and entering it again goes on where it was, also inside one batch of events."""
+
+    async def batch(request: web.Request, response: web.StreamResponse) -> None:
+        parts = [[7], [8], [9]]
+        events = [
+            {"output_ids": ids, "meta_info": {"completion_tokens": n, "finish_reason": None}}
+            for n, ids in enumerate(parts, 1)
+        ]
+        events[-1]["meta_info"]["finish_reason"] = {"type": "length", "length": 3}  # type: ignore[index]
+        await response.write(
+            b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events) + b"data: [DONE]\n\n"
+        )
+
+    fake.answer = batch
+    async with asyncio.timeout(DEADLINE_S), engine.generate(REQUEST) as stream:
+        async for first in stream:
+            assert first.new_ids == [7]
+            break
+        assert [chunk.new_ids async for chunk in stream] == [[8], [9]]
+
+
 async def test_connections_are_pooled(fake: FakeSglang, engine: SglangEngine) -> None:
     """Calls one after the other share a connection."""
     for _ in range(3):
