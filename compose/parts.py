@@ -141,7 +141,6 @@ async def _proxy(settings: StackSettings) -> None:
 
 async def _worker(settings: StackSettings) -> None:
     from stage_workers.service import run as run_worker
-
     from stage_workers.settings import WorkerSettings
 
     await run_worker(

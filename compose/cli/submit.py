@@ -15,7 +15,6 @@ from compose.errors import CommandError
 from compose.settings import load
 from compose.watch import Progress, follow
 
-
 # Where nobody watches live, a line this often is enough.
 PLAIN_EVERY_S = 2.0
 
