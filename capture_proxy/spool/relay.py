@@ -11,10 +11,10 @@ from typing import Final
 import structlog
 
 from bus.errors import RecordTooLargeError
+from bus.settings import CLAIM_CHECK_BYTES
 from capture_proxy.ports import EventBus
 from capture_proxy.spool.journal import Position
-from schemas.codec import MalformedRecordError, decode
-from schemas.records import Record
+from schemas.codec import Encoded, MalformedRecordError, decode, encode
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Entry:
     """One record on its way: in memory while there is room, always in the journal (`position` None: memory only)."""
 
     key: str
-    record: Record | None
+    encoded: Encoded | None
     position: Position | None
     size_bytes: int
     acked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -94,10 +94,10 @@ class Relay:
                 return entry.position.seq - 1
         return last_seq
 
-    def add(self, record: Record | None, key: str, position: Position | None, size_bytes: int) -> Entry:
+    def add(self, encoded: Encoded | None, key: str, position: Position | None, size_bytes: int) -> Entry:
         """Queues an entry; returns at once."""
-        keeps = record is not None and (position is None or self._cached + size_bytes <= self._cache_bytes)
-        entry = Entry(key, record if keeps else None, position, size_bytes)
+        keeps = encoded is not None and (position is None or self._cached + size_bytes <= self._cache_bytes)
+        entry = Entry(key, encoded if keeps else None, position, size_bytes)
         if keeps:
             self._cached += size_bytes
         self.unacked_bytes += size_bytes
@@ -142,12 +142,8 @@ class Relay:
         attempt = 0
         while True:
             try:
-                record = entry.record
-                if record is None:
-                    assert entry.position is not None
-                    record = decode(await asyncio.to_thread(self._read, entry.position))
                 async with asyncio.timeout(self._publish_timeout_s):
-                    await self._bus.publish(record)
+                    await self._publish(entry)
             except _POISON as exc:
                 self.poisoned += 1
                 log.warning("relay.poison", key=entry.key, size_bytes=entry.size_bytes, error=repr(exc))
@@ -167,13 +163,27 @@ class Relay:
                 self.sent += 1
                 return
 
+    async def _publish(self, entry: Entry) -> None:
+        encoded = entry.encoded
+        if encoded is None:
+            encoded = encode(decode(await self._value(entry)))
+        if len(encoded.value) <= CLAIM_CHECK_BYTES:
+            # It was encoded for the journal; encoding it once more would double the cost of every small record.
+            await self._bus.publish_raw(encoded.topic, encoded.key, encoded.value, encoded.headers)
+        else:
+            await self._bus.publish(decode(encoded.value))
+
+    async def _value(self, entry: Entry) -> bytes:
+        if entry.encoded is not None:
+            return entry.encoded.value
+        assert entry.position is not None
+        return await asyncio.to_thread(self._read, entry.position)
+
     async def _dead_letter(self, entry: Entry, exc: Exception) -> None:
         """Keeps the bytes of a record that can't be published as it is."""
-        if entry.position is None:
-            return
         try:
-            value = await asyncio.to_thread(self._read, entry.position)
-            topic = entry.record.topic if entry.record is not None else "capture.completions"
+            value = await self._value(entry)
+            topic = entry.encoded.topic if entry.encoded is not None else "capture.completions"
             headers = [("dead_reason", repr(exc).encode()[:1000]), ("dead_component", b"proxy")]
             async with asyncio.timeout(self._publish_timeout_s):
                 await self._bus.publish_raw(f"{topic}.proxy.dead", entry.key.encode(), value, headers)
@@ -181,9 +191,9 @@ class Relay:
             log.warning("relay.dead_letter_failed", key=entry.key, error=repr(again))
 
     def _done(self, entry: Entry) -> None:
-        if entry.record is not None:
+        if entry.encoded is not None:
             self._cached -= entry.size_bytes
-            entry.record = None
+            entry.encoded = None
         self.unacked_bytes -= entry.size_bytes
         del self._pending[entry]
         if not self._pending:

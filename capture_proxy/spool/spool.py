@@ -143,9 +143,9 @@ class Spool:
 
     def append(self, record: Record) -> Entry:
         """Appends a record and queues it for Kafka. With a full disk it stays in memory, and only Kafka can make it durable."""
-        value = encode(record).value
+        encoded = encode(record)
         try:
-            position: Position | None = self._put(Kind.RECORD, value)
+            position: Position | None = self._put(Kind.RECORD, encoded.value)
             assert position is not None
             self._last_record_seq = position.seq
         except SpoolWriteError as exc:
@@ -153,7 +153,7 @@ class Spool:
             position = None
             self._homeless.append(record)
         self.state.apply(Kind.RECORD, record)
-        return self.relay.add(record, record.key, position, len(value))
+        return self.relay.add(encoded, record.key, position, len(encoded.value))
 
     async def commit(self, record: Record, *, ack_wait_s: float | None = None) -> Durability:
         """Appends a record and returns once it is durable, saying by what. Raises TimeoutError after the commit's deadline."""

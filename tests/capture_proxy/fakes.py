@@ -15,7 +15,6 @@ from bus.memory import MemoryBus
 from capture_proxy.rendering.base import ParsedReply, ReplyParser
 from capture_proxy.rendering.calls import read_json_calls
 from capture_proxy.rendering.parser import MarkParser
-from schemas.records import Record
 
 END_ID = 1
 """Ends a turn; every other id is a code point plus 10."""
@@ -183,12 +182,10 @@ class HeldBus(MemoryBus):
         super().__init__(**options)
         self.acks = asyncio.Event()
         self.acks.set()
-        self.published: list[Record] = []
 
-    async def publish(self, record: Record, **options: Any) -> Position:
+    async def publish_raw(self, *record: Any, **options: Any) -> Position:
         await self.acks.wait()
-        self.published.append(record)
-        return await super().publish(record, **options)
+        return await super().publish_raw(*record, **options)
 
 
 def finish_all(parser: ReplyParser, ids: Sequence[int]) -> ParsedReply:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from bus.deliveries import Position as BusPosition
 from bus.errors import BusUnavailableError, RecordTooLargeError
+from bus.settings import CLAIM_CHECK_BYTES
 from capture_proxy.spool.journal import Position
 from capture_proxy.spool.relay import Relay
-from schemas.codec import encode
+from schemas.codec import decode, encode
 from schemas.records import CompletionRecord, Record
 
 
@@ -24,12 +25,23 @@ class ScriptedBus:
         self.delays = delays or [0]
         self.failures = failures
         self.sent: list[Record] = []
+        self.claimed: list[Record] = []
         self.dead: list[tuple[str, bytes | None]] = []
         self.in_flight: dict[str, int] = defaultdict(int)
         self.overlaps = 0
         self._count = 0
 
     async def publish(self, record: Record, **_: Any) -> BusPosition:
+        self.claimed.append(record)
+        return BusPosition(record.topic, 0, 0)
+
+    async def publish_raw(self, topic: str, key: bytes | None, value: bytes | None, *_: Any, **__: Any) -> BusPosition:
+        if topic.endswith(".dead"):
+            self.dead.append((topic, value))
+            return BusPosition(topic, 0, 0)
+        assert value is not None
+        record = decode(value)
+        assert key == record.key.encode()
         self._count += 1
         self.in_flight[record.key] += 1
         self.overlaps += self.in_flight[record.key] > 1
@@ -45,10 +57,6 @@ class ScriptedBus:
         finally:
             self.in_flight[record.key] -= 1
         return BusPosition(record.topic, 0, 0)
-
-    async def publish_raw(self, topic: str, key: bytes | None, value: bytes | None, *_: Any, **__: Any) -> BusPosition:
-        self.dead.append((topic, value))
-        return BusPosition(topic, 0, 0)
 
     def tail(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
@@ -86,7 +94,7 @@ def test_order_per_key_holds_whatever_acks_and_failures_do(
         for seq, (session, is_cached) in enumerate(items, start=1):
             item = record(session, seq)
             stored[seq] = encode(item).value
-            entries.append(relay.add(item if is_cached else None, item.key, Position(seq, 1, 0, 10), 10))
+            entries.append(relay.add(encode(item) if is_cached else None, item.key, Position(seq, 1, 0, 10), 10))
         assert await relay.stop(5.0)
         assert all(entry.acked.is_set() for entry in entries)
         assert bus.overlaps == 0
@@ -110,8 +118,8 @@ async def test_poison_is_set_aside_with_its_bytes() -> None:
     value = encode(poison).value
     relay = Relay(bus, lambda _position: value, on_progress=lambda: None)
     relay.start()
-    relay.add(poison, poison.key, Position(1, 1, 0, 10), 10)
-    relay.add(record(1, 2), "s1", Position(2, 1, 0, 10), 10)
+    relay.add(encode(poison), poison.key, Position(1, 1, 0, 10), 10)
+    relay.add(encode(record(1, 2)), "s1", Position(2, 1, 0, 10), 10)
     assert await relay.stop(5.0)
     assert [r.call_seq for r in bus.sent if isinstance(r, CompletionRecord)] == [2]
     assert bus.dead == [("capture.completions.proxy.dead", value)]
@@ -123,7 +131,7 @@ async def test_an_outage_is_seen_and_forgotten() -> None:
     bus = ScriptedBus(failures=2)
     relay = Relay(bus, lambda _position: b"", on_progress=lambda: None, width=1)
     relay.start()
-    entry = relay.add(record(1, 1), "s1", Position(1, 1, 0, 10), 10)
+    entry = relay.add(encode(record(1, 1)), "s1", Position(1, 1, 0, 10), 10)
     async with asyncio.timeout(5.0):
         while relay.is_healthy:
             await asyncio.sleep(0.001)
@@ -138,18 +146,31 @@ async def test_a_hanging_publish_is_given_up_and_tried_again() -> None:
     """A client that never answers doesn't hold its key for ever."""
     bus = ScriptedBus()
     hung = asyncio.Event()
-    real = bus.publish
+    real = bus.publish_raw
 
-    async def hang_once(item: Record, **options: Any) -> BusPosition:
+    async def hang_once(*item: Any, **options: Any) -> BusPosition:
         if not hung.is_set():
             hung.set()
             await asyncio.Event().wait()
-        return await real(item, **options)
+        return await real(*item, **options)
 
-    bus.publish = hang_once  # type: ignore[method-assign]
+    bus.publish_raw = hang_once  # type: ignore[method-assign]
     relay = Relay(bus, lambda _position: b"", on_progress=lambda: None, publish_timeout_s=0.05)
     relay.start()
-    entry = relay.add(record(1, 1), "s1", Position(1, 1, 0, 10), 10)
+    entry = relay.add(encode(record(1, 1)), "s1", Position(1, 1, 0, 10), 10)
     await asyncio.wait_for(entry.acked.wait(), 5.0)
     assert len(bus.sent) == 1
     await relay.stop(1.0)
+
+
+async def test_a_large_record_goes_by_claim_check() -> None:
+    """Above the bus's limit the record is published as one, so that its value becomes a blob."""
+    bus = ScriptedBus()
+    large = record(1, 1, "x" * (CLAIM_CHECK_BYTES + 1))
+    relay = Relay(bus, lambda _position: encode(large).value, on_progress=lambda: None)
+    relay.start()
+    relay.add(encode(large), large.key, Position(1, 1, 0, 10), 10)
+    relay.add(None, large.key, Position(2, 1, 0, 10), 10)
+    assert await relay.stop(5.0)
+    assert bus.claimed == [large, large]
+    assert bus.sent == []
