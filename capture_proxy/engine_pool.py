@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import structlog
 
@@ -17,34 +17,64 @@ log = structlog.get_logger(__name__)
 
 ANY_POLICY: Final = "*"
 
+CANARY: Final = "Grüße, 世界! \n\tdef f(x):  return x**2  # 1234567 🧊 naïve"
+"""A text that two different tokenizers hardly cut alike."""
+
 # How often an engine that hasn't answered its probe yet is asked again.
 _PROBE_AGAIN_S: Final = 1.0
 
 
+@runtime_checkable
+class Tokenizes(Protocol):
+    """An engine that tells its ids of a text."""
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Ids of plain text, nothing added. Raises ProxyError."""
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class PooledEngine:
-    """An engine and what it said of itself, once it did."""
+    """An engine and what it said of itself, once it did. A `refusal` says why it may not be used."""
 
     policy_id: str
     engine: Engine
     info: EngineInfo | None = None
+    refusal: str = ""
+    gaps: list[str] = field(default_factory=list)
+    probed: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def logprobs_mode(self) -> str:
+        """Of which distribution its logprobs are."""
+        return self.info.logprobs_mode if self.info is not None else ""
 
 
 class EnginePool:
     """The engines by policy.
 
     `make(kind, url)` builds a client. An engine of another policy is never used: without one of its own, a policy falls
-    back to the engines of '*', and then to an error.
+    back to the engines of '*', and then to an error. An engine takes calls once its probe was answered, and never when its
+    tokenizer cuts `CANARY` otherwise than `encode` does: token-in would corrupt everything in silence.
     """
 
-    def __init__(self, make: Callable[[str, str], Engine], *, context_length: int | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[str, str], Engine],
+        encode: Callable[[str], list[int]],
+        *,
+        context_length: int | None = None,
+        wait_s: float = 5.0,
+    ) -> None:
         self._make = make
+        self._encode = encode
         self._context_length = context_length
+        self._wait_s = wait_s
         self._engines: dict[tuple[str, str], PooledEngine] = {}
 
     def add(self, policy_id: str, url: str, kind: str, *, engine: Engine | None = None) -> None:
-        """Takes an engine in and begins to probe it; one that is there already stays."""
+        """Takes an engine in and begins to probe it; one that is there already stays. Raises ValueError for an unknown kind."""
         key = (policy_id, url.rstrip("/"))
         if key in self._engines:
             return
@@ -60,34 +90,37 @@ class EnginePool:
             await _close(pooled)
             log.info("engine.removed", policy_id=policy_id, url=url)
 
-    def choose(self, policy_id: str, session_id: str) -> Engine:
-        """The engine for a session of a policy. Raises ProxyError(engine_unavailable)."""
-        return self._chosen(policy_id, session_id).engine
-
-    def info(self, policy_id: str, session_id: str) -> EngineInfo | None:
-        """What the chosen engine said of itself; None before it did, or without an engine."""
+    async def choose(self, policy_id: str, session_id: str) -> PooledEngine:
+        """The engine for a session of a policy; waits a while for its probe. Raises ProxyError(engine_unavailable)."""
+        pooled = self._find(policy_id, session_id)
+        if pooled is None:
+            raise ProxyError(
+                "engine_unavailable",
+                f"no engine serves policy {policy_id!r}: add one in the settings or with `polynya engine`",
+            )
         try:
-            return self._chosen(policy_id, session_id).info
-        except ProxyError:
-            return None
+            async with asyncio.timeout(self._wait_s):
+                await pooled.probed.wait()
+        except TimeoutError:
+            raise ProxyError("engine_unavailable", f"the engine at {pooled.engine.url} doesn't answer") from None
+        if pooled.refusal:
+            raise ProxyError("engine_unavailable", f"the engine at {pooled.engine.url} is refused: {pooled.refusal}")
+        return pooled
 
     def context_length(self, policy_id: str, session_id: str) -> int | None:
         """The context's size in tokens, where it is known."""
         if self._context_length is not None:
             return self._context_length
-        info = self.info(policy_id, session_id)
-        return info.context_length if info is not None else None
+        pooled = self._find(policy_id, session_id)
+        return pooled.info.context_length if pooled is not None and pooled.info is not None else None
 
-    def _chosen(self, policy_id: str, session_id: str) -> PooledEngine:
+    def _find(self, policy_id: str, session_id: str) -> PooledEngine | None:
         for wanted in (policy_id, ANY_POLICY):
             found = [(url, pooled) for (policy, url), pooled in self._engines.items() if policy == wanted]
             if found:
                 # Rendezvous hashing: an engine that comes or goes moves only the sessions that it wins or held.
                 return max(found, key=lambda item: hashlib.sha256(f"{session_id}\x1f{item[0]}".encode()).digest())[1]
-        raise ProxyError(
-            "engine_unavailable",
-            f"no engine serves policy {policy_id!r}: add one in the settings or with `polynya engine`",
-        )
+        return None
 
     def describe(self) -> list[dict[str, object]]:
         """The engines in words, for health."""
@@ -96,8 +129,9 @@ class EnginePool:
                 "policy_id": pooled.policy_id,
                 "url": url,
                 "kind": pooled.engine.kind,
-                "is_probed": pooled.info is not None,
-                "gaps": list(pooled.info.gaps) if pooled.info else [],
+                "is_probed": pooled.probed.is_set(),
+                "refusal": pooled.refusal,
+                "gaps": list(pooled.gaps),
             }
             for (_, url), pooled in self._engines.items()
         ]
@@ -118,11 +152,33 @@ class EnginePool:
                     log.warning("engine.unreachable", url=pooled.engine.url, error=error.message)
                     is_told = True
                 await asyncio.sleep(_PROBE_AGAIN_S)
-        if pooled.info.gaps:
-            log.warning("engine.has_gaps", url=pooled.engine.url, gaps=pooled.info.gaps)
+        pooled.gaps += pooled.info.gaps
+        await self._compare_tokenizers(pooled)
+        if pooled.refusal:
+            log.error("engine.refused", url=pooled.engine.url, why=pooled.refusal)
+        if pooled.gaps:
+            log.warning("engine.has_gaps", url=pooled.engine.url, gaps=pooled.gaps)
         log.info(
             "engine.probed", url=pooled.engine.url, model=pooled.info.model, weight_version=pooled.info.weight_version
         )
+        pooled.probed.set()
+
+    async def _compare_tokenizers(self, pooled: PooledEngine) -> None:
+        engine = pooled.engine
+        if not isinstance(engine, Tokenizes):
+            pooled.gaps.append("it doesn't say how it cuts text, so its tokenizer wasn't compared")
+            return
+        try:
+            theirs = await engine.tokenize(CANARY)
+        except ProxyError as error:
+            pooled.gaps.append(f"its tokenizer couldn't be compared: {error.message}")
+            return
+        ours = await asyncio.to_thread(self._encode, CANARY)
+        if theirs != ours:
+            pooled.refusal = (
+                f"its tokenizer isn't the proxy's (a test text has {len(theirs)} ids there, {len(ours)} here, and they differ): "
+                "give the proxy the model directory that the engine serves"
+            )
 
 
 async def _close(pooled: PooledEngine) -> None:

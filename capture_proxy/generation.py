@@ -9,7 +9,8 @@ import structlog
 
 from capture_proxy import records
 from capture_proxy.call import Call
-from capture_proxy.engines.base import Engine, EngineChunk, GenerateRequest
+from capture_proxy.engine_pool import EnginePool
+from capture_proxy.engines.base import EngineChunk, GenerateRequest
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import Failed, Finished, ProxyError, ReasoningDelta, ReplyEvent, TextDelta
 
@@ -36,20 +37,9 @@ class Generation:
         self._sampling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, engine: Engine) -> asyncio.Task[None]:
+    def start(self, engines: EnginePool) -> asyncio.Task[None]:
         """Starts the call; returns its task, for whoever must know when it is over."""
-        self.call.engine_kind, self.call.engine_url = engine.kind, engine.url
-        self._sampling = asyncio.create_task(self._sample(engine), name=f"sample-{self.call.completion_id}")
-        self._task = asyncio.create_task(self._run(self._sampling), name=f"call-{self.call.completion_id}")
-        return self._task
-
-    def refuse(self, error: ProxyError) -> asyncio.Task[None]:
-        """Ends a call for which there is no engine, in the same way as one that the engine refused."""
-
-        async def no_engine() -> None:
-            raise error
-
-        self._sampling = asyncio.create_task(no_engine(), name=f"sample-{self.call.completion_id}")
+        self._sampling = asyncio.create_task(self._sample(engines), name=f"sample-{self.call.completion_id}")
         self._task = asyncio.create_task(self._run(self._sampling), name=f"call-{self.call.completion_id}")
         return self._task
 
@@ -103,8 +93,11 @@ class Generation:
         self.events.put_nowait(event)
         self.settled.set()
 
-    async def _sample(self, engine: Engine) -> None:
+    async def _sample(self, engines: EnginePool) -> None:
         call = self.call
+        chosen = await engines.choose(call.lease.spec.policy_id, call.session_id)
+        engine, call.logprobs_mode = chosen.engine, chosen.logprobs_mode
+        call.engine_kind, call.engine_url = engine.kind, engine.url
         parser = call.prompt.renderer.parser(
             call.prompt.ids,
             is_parsing_tools=call.request.is_parsing_tools,

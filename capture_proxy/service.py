@@ -95,7 +95,12 @@ class CaptureProxy:
             seal_drain_s=settings.seal_drain_s,
             seal_delivery_s=settings.seal_delivery_s,
         )
-        self.engines = EnginePool(self._make, context_length=settings.context_length)
+        self.engines = EnginePool(
+            self._make,
+            self._renderer.encode,
+            context_length=settings.context_length,
+            wait_s=settings.engine_status_wait_s,
+        )
         self.tap = Tap(
             self.recorder,
             self.engines,

@@ -120,14 +120,7 @@ class Tap:
         if generation.error is not None:  # given up while the flow was on its way
             return
         self._running[call.completion_id] = generation
-        policy_id = call.lease.spec.policy_id
-        try:
-            engine = self._engines.choose(policy_id, call.session_id)
-            info = self._engines.info(policy_id, call.session_id)
-            call.logprobs_mode = info.logprobs_mode if info is not None else ""
-            task = generation.start(engine)
-        except ProxyError as error:
-            task = generation.refuse(error)
+        task = generation.start(self._engines)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, call.completion_id))
 

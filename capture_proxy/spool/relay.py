@@ -142,7 +142,8 @@ class Relay:
         attempt = 0
         while True:
             try:
-                async with asyncio.timeout(self._publish_timeout_s):
+                # The bus keeps the deadline; the second one is for a client that hangs.
+                async with asyncio.timeout(self._publish_timeout_s * 1.5):
                     await self._publish(entry)
             except _POISON as exc:
                 self.poisoned += 1
@@ -169,9 +170,11 @@ class Relay:
             encoded = encode(decode(await self._value(entry)))
         if len(encoded.value) <= CLAIM_CHECK_BYTES:
             # It was encoded for the journal; encoding it once more would double the cost of every small record.
-            await self._bus.publish_raw(encoded.topic, encoded.key, encoded.value, encoded.headers)
+            await self._bus.publish_raw(
+                encoded.topic, encoded.key, encoded.value, encoded.headers, deadline_s=self._publish_timeout_s
+            )
         else:
-            await self._bus.publish(decode(encoded.value))
+            await self._bus.publish(decode(encoded.value), deadline_s=self._publish_timeout_s)
 
     async def _value(self, entry: Entry) -> bytes:
         if entry.encoded is not None:

@@ -100,6 +100,7 @@ class FakeEngine:
         self.logprob: float | None = -0.5
         self.finish: dict[str, Any] | None = None
         self.reached = asyncio.Event()
+        self.tokenizer: Callable[[str], list[int]] | None = CharRenderer().encode
         self.url = ""
 
     @asynccontextmanager
@@ -108,6 +109,7 @@ class FakeEngine:
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort)
         app.router.add_get("/model_info", self._info)
+        app.router.add_post("/v1/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
@@ -123,6 +125,11 @@ class FakeEngine:
 
     async def _info(self, _request: web.Request) -> web.Response:
         return web.json_response({"model_path": "fake", "weight_version": "v1", "is_generation": True})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        if self.tokenizer is None:
+            return web.json_response({"error": {"message": "no such endpoint"}}, status=404)
+        return web.json_response({"tokens": self.tokenizer((await request.json())["prompt"])})
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "fake", "max_model_len": 100_000}]})

@@ -164,8 +164,49 @@ async def test_an_early_engine_error_is_a_status_code(  # noqa: PLR0917 - what i
     assert (record.error.kind, record.error.status, record.error.boundary) == (kind, expected, Boundary.PROVIDER)
 
 
-async def test_an_unreachable_engine_is_a_503(stack: Stack) -> None:
+async def test_an_engine_with_another_tokenizer_is_refused(make_stack: MakeStack) -> None:
+    """Its ids would mean other text: calls fail as unavailable, and health says why."""
+    made = await make_stack()
+    made.engine.tokenizer = lambda text: [ord(c) for c in text]
+    await made.proxy.engines.remove("*", made.engine.url)
+    made.proxy.engines.add("*", made.engine.url, "sglang")
+    await made.open()
+    status, body = await ask(made, WIRES[0], stream=True)
+    assert status == 503
+    assert "tokenizer isn't the proxy's" in body
+    assert not made.engine.requests
+    _, health = await made.admin("GET", "/health")
+    assert "tokenizer" in health["engines"][0]["refusal"]
+
+
+async def test_an_engine_that_cant_be_compared_is_a_gap(make_stack: MakeStack) -> None:
+    """Without an answer about its tokenizer the engine is used, and health names the gap."""
+    made = await make_stack()
+    made.engine.tokenizer = None
+    await made.proxy.engines.remove("*", made.engine.url)
+    made.proxy.engines.add("*", made.engine.url, "sglang")
+    await made.open()
+    assert (await ask(made, WIRES[0], stream=True))[0] == 200
+    _, health = await made.admin("GET", "/health")
+    assert "couldn't be compared" in health["engines"][0]["gaps"][0]
+
+
+async def test_an_engine_that_is_still_starting_is_waited_for(make_stack: MakeStack) -> None:
+    """A call that comes before the engine's probe was answered waits for it, within the status wait."""
+    made = await make_stack()
+    await made.open()
+    made.proxy.engines._engines["*", made.engine.url].probed.clear()
+    asking = asyncio.create_task(ask(made, WIRES[0], stream=False))
+    await made.until(lambda: made.proxy.tap.in_flight == 1)
+    assert not made.engine.requests
+    made.proxy.engines._engines["*", made.engine.url].probed.set()
+    assert (await asking)[0] == 200
+
+
+async def test_an_unreachable_engine_is_a_503(make_stack: MakeStack) -> None:
     """With no engine listening the call fails as unavailable, and is recorded."""
+    stack = await make_stack(engine_status_wait_s=0.3)
+    await stack.open()
     await stack.proxy.engines.remove("*", stack.engine.url)
     stack.proxy.engines.add("*", "http://127.0.0.1:9", "sglang")
     status, _ = await ask(stack, WIRES[0], stream=False)
