@@ -196,10 +196,11 @@ async def run(
     logging.getLogger("mode.timers").setLevel(logging.ERROR)
     wanted = [names] if isinstance(names, str) else list(names)
     known = factories()
+    makers = [known[name] for name in wanted]
     stop = stop or asyncio.Event()
     with _stopped_by_signals(stop):
         async with connect(settings.bus) as bus:
-            services = [ProcessorService(settings.bus, bus, known[name](bus, settings)) for name in wanted]
+            services = [ProcessorService(settings.bus, bus, make(bus, settings)) for make in makers]
             if on_start is not None:
                 on_start(services)
             async with asyncio.TaskGroup() as group:

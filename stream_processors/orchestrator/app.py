@@ -14,11 +14,12 @@ from bus.claims import resolve_value
 from schemas.codec import decode
 from schemas.records import Control, Heartbeat, SessionEvent, TaskRequest
 from schemas.records import SessionEventType as Fact
-from stream_processors.app import Table
+from stream_processors.app import Table, drop
 from stream_processors.orchestrator.core import apply
 from stream_processors.orchestrator.fleet import FleetView
 from stream_processors.orchestrator.outputs import outputs
 from stream_processors.orchestrator.row import SessionRow
+from stream_processors.orchestrator.states import Move
 from stream_processors.orchestrator.tasks import register
 from stream_processors.orchestrator.tick import Limits, Seen, tick
 from stream_processors.settings import ProcessorSettings
@@ -30,6 +31,9 @@ PENDING_S: Final = 10.0
 
 PROBE_S: Final = 2.0
 """How long the broker may take to say where the heartbeats end; longer is an outage, after which nobody is declared dead."""
+
+TOGETHER: Final = 200
+"""Registrations that are on their way to the broker at a time."""
 
 VIEW_PAUSE_S: Final = 1.0
 FORGET_MS: Final = 3_600_000
@@ -83,8 +87,11 @@ class Orchestrator:
         """Apply one task or one fact; everything that it causes is acknowledged when this returns."""
         record = delivery.decode()
         if isinstance(record, TaskRequest):
-            for registered in register(record, delivery.timestamp_ms):
-                await self._bus.publish(registered)
+            group, *sessions = register(record, delivery.timestamp_ms)
+            await self._bus.publish(group)
+            for start in range(0, len(sessions), TOGETHER):
+                # Different keys: their order doesn't matter, and one by one a large group would take minutes.
+                await asyncio.gather(*(self._bus.publish(s) for s in sessions[start : start + TOGETHER]))
             return
         if not isinstance(record, SessionEvent) or not record.session_id:
             raise PoisonError("not_a_fact", f"a {record.NAME} on {delivery.where} is no fact of a session")
@@ -112,6 +119,8 @@ class Orchestrator:
         if row is None:
             self._tasks[key] = raw
         self._sessions[key] = after.to_bytes()
+        if not after.is_live and after.move == Move.NOTE_OVERDUE:
+            drop(self._tasks, key)  # nothing will be published of this session any more
         if self._live is not None:
             self._live[after.session_id] = after
         _log.info(

@@ -90,6 +90,10 @@ class FakeWorker:
             )
         )
 
+    def hold(self, command: StageCommand) -> None:
+        """List a session in every beat from now on."""
+        self.holds = [*self.holds, Held(session_id=command.session_id, attempt=command.attempt)]
+
     async def keep_beating(self, interval_s: float = 0.5) -> None:
         """Beat until cancelled."""
         while True:

@@ -1,0 +1,125 @@
+"""The orchestrator over the in-memory bus: its views, its timer, and what it publishes only once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bus.memory import MemoryBus
+from schemas import ids
+from schemas.records import Control, ControlAction, GroupEvent, Heartbeat, SessionEvent, Stage, TaskRequest
+from schemas.records import SessionEventType as Fact
+from stream_processors.orchestrator.app import Orchestrator
+from stream_processors.settings import ProcessorSettings
+from tests.stream_processors.driver import Driven
+from tests.stream_processors.orchestrator.facts import good_life, registered, row_in
+
+TASK = {"instruction": "do it", "harness": {"name": "shell"}}
+
+
+class Clock:
+    """A time that a test moves."""
+
+    def __init__(self, now: int = 1_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def make(bus: MemoryBus, clock: Clock) -> Orchestrator:
+    orchestrator = Orchestrator(bus, ProcessorSettings(tick_s=0.01), clock=clock)
+    orchestrator.bind({"sessions": {}, "tasks": {}})
+    return orchestrator
+
+
+@asynccontextmanager
+async def in_the_background(orchestrator: Orchestrator) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(work) for work in orchestrator.background()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_task_registers_a_group_and_its_sessions_once_by_id(memory_bus: MemoryBus) -> None:
+    """Delivered twice, the task publishes the same facts; the rows don't care."""
+    orchestrator = Driven(memory_bus, lambda bus: make(bus, Clock()))
+    for _ in range(2):
+        await memory_bus.publish(TaskRequest(task_id="t", num_samples=450, spec=TASK, submitted_at=5))
+    await orchestrator.catch_up()
+    facts = [d.decode() for d in memory_bus.records("rollout.sessions")]
+    assert len({f.event_id for f in facts}) == 450
+    groups = [d.decode() for d in memory_bus.records("rollout.groups")]
+    assert {g.size for g in groups if isinstance(g, GroupEvent)} == {450}
+    assert len(orchestrator.tables["sessions"]) == 450
+
+
+async def test_the_timer_publishes_a_fact_once_until_it_is_applied(memory_bus: MemoryBus) -> None:
+    """The row changes only when the fact comes back; until then, or until it seems lost, it isn't repeated."""
+    clock = Clock(2**41)  # behind every time on the log
+    driven = Driven(memory_bus, lambda bus: make(bus, clock))
+    await memory_bus.publish(registered(task={"budgets": {"queue_s": 10**12}}))
+    await driven.catch_up()
+    orchestrator = driven.processor
+    assert isinstance(orchestrator, Orchestrator)
+    beat = Heartbeat(node_id="w", role="worker", incarnation="i", free_init=1)
+    orchestrator.fleet.take(beat, clock.now)
+    (fact,) = orchestrator.due()
+    assert (fact.type, fact.worker_id) == (Fact.INIT_ASSIGNED, "w")
+    assert orchestrator.due() == []
+    clock.now += 11_000
+    orchestrator.fleet.take(beat, clock.now)
+    assert [f.event_id for f in orchestrator.due()] == [fact.event_id]
+
+
+async def test_views_see_beats_and_controls(memory_bus: MemoryBus) -> None:
+    """A heartbeat makes a worker known, a control is kept; a beat that can't be read is skipped."""
+    clock = Clock(0)
+    orchestrator = make(memory_bus, clock)
+    await memory_bus.publish_raw("rollout.nodes", b"w", b"no avro")
+    await memory_bus.publish(Heartbeat(node_id="w", role="worker", incarnation="i", free_init=3))
+    control = Control(control_id="c", target="s1", action=ControlAction.CANCEL, at=1)
+    await memory_bus.publish(control)
+    async with in_the_background(orchestrator):
+        async with asyncio.timeout(10):
+            while not (orchestrator.fleet.nodes and orchestrator._controls):
+                await asyncio.sleep(0.01)
+    assert orchestrator.fleet.nodes["w", "i"].beat.free_init == 3
+    assert orchestrator._controls == [control]
+
+
+async def test_freshness_begins_when_everything_is_read_and_ends_with_an_outage(memory_bus: MemoryBus) -> None:
+    """Nobody is declared dead by a view that can't ask the broker where the beats end."""
+    clock = Clock(0)
+    orchestrator = make(memory_bus, clock)
+    await memory_bus.publish(Heartbeat(node_id="w", role="worker", incarnation="i"))
+    async with in_the_background(orchestrator):
+        async with asyncio.timeout(10):
+            while orchestrator.fleet.fresh_since is None:
+                await asyncio.sleep(0.01)
+        clock.now = 500
+        orchestrator.assigned()
+        assert orchestrator.fleet.fresh_since is None
+        async with asyncio.timeout(10):
+            while orchestrator.fleet.fresh_since is None:
+                await asyncio.sleep(0.01)
+        assert orchestrator.fleet.fresh_since == 500
+
+
+async def test_the_task_is_dropped_with_the_books_of_the_last_seal(memory_bus: MemoryBus) -> None:
+    """A session whose end and seal are told needs its task no more; its small row stays."""
+    driven = Driven(memory_bus, lambda bus: make(bus, Clock()))
+    for fact in [registered(), *good_life()]:
+        await memory_bus.publish(fact)
+        await driven.catch_up()
+    assert driven.tables["tasks"]
+    await memory_bus.publish(
+        SessionEvent(session_id="s1", type=Fact.SEAL_OVERDUE, lease_id=ids.lease_id("s1", 1), writers=[1])
+    )
+    await driven.catch_up()
+    assert not driven.tables["tasks"]
+    assert row_in(Stage.ENDED).session_id.encode() in driven.tables["sessions"]
