@@ -15,11 +15,13 @@ INSTRUCTION = "Find out why the second test fails. words=80"
 
 
 def weigh(pids: Mapping[str, int]) -> dict[str, int]:
-    """Bytes by part, of its process and that one's children: memory that processes share is parted between them (PSS)."""
+    """Bytes by part, with its children that are no parts themselves; memory that processes share is divided (PSS)."""
+    parts = set(pids.values())
     weights = {}
     for part, pid in pids.items():
         root = psutil.Process(pid)
-        weights[part] = sum(_pss(process) for process in [root, *root.children(recursive=True)])
+        own = [root, *(process for process in root.children(recursive=True) if process.pid not in parts)]
+        weights[part] = sum(map(_pss, own))
     return weights
 
 

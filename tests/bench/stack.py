@@ -17,7 +17,7 @@ from tests.bench.processes import child
 from tests.e2e.stack import Stack
 
 POLICY = "scripted:tests.bench.policy:reply"
-UP_WITHIN_S = 120.0
+UP_WITHIN_S = 240.0
 STOP_WITHIN_S = 60.0
 
 

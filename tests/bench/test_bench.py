@@ -180,7 +180,10 @@ async def test_a_child_that_dies_early_is_an_error_and_one_that_lives_is_ended(t
     dying = child("dying", ["-c", "raise SystemExit('no port')"], tmp_path)
     with pytest.raises(BenchError, match="no port"), dying as started:
         await started.ready(10)
-    code = "import sys, time; open(sys.argv[1], 'w').write('{\"url\": \"here\"}'); time.sleep(60)"
+    code = (
+        "import sys, time, pathlib; from tests.bench.processes import say_ready; "
+        "say_ready(pathlib.Path(sys.argv[1]), {'url': 'here'}); time.sleep(60)"
+    )
     with child("living", ["-c", code, "{ready}"], tmp_path) as living:
         assert await living.url() == "here"
         assert living.rss_bytes() > 0
