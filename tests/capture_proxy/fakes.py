@@ -100,6 +100,7 @@ class FakeEngine:
         self.logprob: float | None = -0.5
         self.finish: dict[str, Any] | None = None
         self.reached = asyncio.Event()
+        self.context_length = 100_000
         self.tokenizer: Callable[[str], list[int]] | None = CharRenderer().encode
         self.url = ""
 
@@ -132,7 +133,7 @@ class FakeEngine:
         return web.json_response({"tokens": self.tokenizer((await request.json())["prompt"])})
 
     async def _models(self, _request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "fake", "max_model_len": 100_000}]})
+        return web.json_response({"data": [{"id": "fake", "max_model_len": self.context_length}]})
 
     async def _abort(self, request: web.Request) -> web.Response:
         self.aborts.append((await request.json())["rid"])
