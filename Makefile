@@ -57,7 +57,7 @@ schemas: $(READY) ## freeze the next version of every changed record
 	@$(BIN)/python -m schemas.derive
 
 constraints: $(READY) ## resolve the tested versions anew
-	@$(BIN)/uv pip compile -q --universal --no-header --no-annotate --no-emit-index-url --extra dev pyproject.toml -o constraints.txt
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url --extra dev pyproject.toml -o constraints.txt
 
 clean: ## remove what the commands made, but no data
 	@rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

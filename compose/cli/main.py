@@ -9,7 +9,7 @@ import structlog
 import typer
 from pydantic import ValidationError
 
-from compose.cli import demo, export, harness, running, session, status, submit, topics
+from compose.cli import control, demo, export, harness, running, session, status, submit, topics
 from compose.cli.console import die, err
 from compose.cli.errors import first_problem
 from compose.errors import CommandError, ExitCode, dependency_down, usage
@@ -25,6 +25,7 @@ app = typer.Typer(
 running.register(app)
 submit.register(app)
 status.register(app)
+control.register(app)
 demo.register(app)
 app.add_typer(session.app, name="session")
 app.add_typer(topics.app, name="topics")
