@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -119,7 +119,7 @@ class SessionRow:
 
     def to_bytes(self) -> bytes:
         """The row as the table holds it."""
-        return orjson.dumps(asdict(self), option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
 
     @classmethod
     def from_bytes(cls, raw: bytes | None) -> SessionRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -88,7 +88,7 @@ class SessionRow:
 
     def to_bytes(self) -> bytes:
         """The row as the table holds it."""
-        return orjson.dumps(asdict(self), option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
 
     @classmethod
     def from_bytes(cls, raw: bytes | None) -> SessionRow:

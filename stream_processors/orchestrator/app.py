@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -162,8 +163,11 @@ class Orchestrator:
             return
         if isinstance(record, Heartbeat):
             self.fleet.take(record, self._clock())
-        elif isinstance(record, Control) and record not in self._controls:
-            self._controls.append(record)
+        elif isinstance(record, Control):
+            # When it was published, whatever its issuer says: it is compared with registrations.
+            control = replace(record, at=delivery.timestamp_ms)
+            if control not in self._controls:
+                self._controls.append(control)
 
     # -- the timer ---------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -85,7 +85,7 @@ class SessionRow:
 
     def to_bytes(self) -> bytes:
         """The row as the table holds it."""
-        return orjson.dumps(asdict(self))
+        return orjson.dumps(self)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> SessionRow:

@@ -258,7 +258,7 @@ async def test_a_lost_worker_a_cancel_and_a_failed_init_each_end_once(kafka_bus:
             await victim.tell(await worker.command("init", session_id), Fact.READY)
             await victim.tell(await worker.command("run", session_id), Fact.STARTED, writers=[1])
         await kafka_bus.publish(
-            Control(control_id="c1", target=cancelled, action=ControlAction.CANCEL, reason="enough", at=2**41)
+            Control(control_id="c1", target=cancelled, action=ControlAction.CANCEL, reason="enough")
         )
         found: dict[str, ScoredTrajectory] = {}
         async with asyncio.timeout(60):

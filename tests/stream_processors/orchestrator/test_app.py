@@ -89,7 +89,10 @@ async def test_views_see_beats_and_controls(memory_bus: MemoryBus) -> None:
             while not (orchestrator.fleet.nodes and orchestrator._controls):
                 await asyncio.sleep(0.01)
     assert orchestrator.fleet.nodes["w", "i"].beat.free_init == 3
-    assert orchestrator._controls == [control]
+    # Its time is that of its publication: an issuer's clock, or a missing one, decides nothing.
+    (seen,) = orchestrator._controls
+    assert (seen.control_id, seen.target) == ("c", "s1")
+    assert seen.at == memory_bus.records("rollout.control")[0].timestamp_ms
 
 
 async def test_freshness_begins_when_everything_is_read_and_ends_with_an_outage(memory_bus: MemoryBus) -> None:
