@@ -75,6 +75,7 @@ async def _engine(settings: StackSettings) -> None:
             policy=settings.engine if settings.engine.startswith("scripted:") else None,
             served_model_name=settings.policy_id,
             token_delay_ms=settings.token_delay_ms,
+            incremental_streaming_output=True,  # cumulative events cost the square of a reply
         ),
     )
     async with serving(engine) as url:
