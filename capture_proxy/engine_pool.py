@@ -107,12 +107,15 @@ class EnginePool:
             raise ProxyError("engine_unavailable", f"the engine at {pooled.engine.url} is refused: {pooled.refusal}")
         return pooled
 
-    def context_length(self, policy_id: str, session_id: str) -> int | None:
-        """The context's size in tokens, where it is known."""
+    async def context_length(self, policy_id: str, session_id: str) -> int | None:
+        """The context's size in tokens, where it is known; waits like `choose`, but raises nothing."""
         if self._context_length is not None:
             return self._context_length
-        pooled = self._find(policy_id, session_id)
-        return pooled.info.context_length if pooled is not None and pooled.info is not None else None
+        try:
+            pooled = await self.choose(policy_id, session_id)
+        except ProxyError:
+            return None  # the call will hear of it when it asks for the engine
+        return pooled.info.context_length if pooled.info is not None else None
 
     def _find(self, policy_id: str, session_id: str) -> PooledEngine | None:
         for wanted in (policy_id, ANY_POLICY):

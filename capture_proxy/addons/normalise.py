@@ -27,7 +27,7 @@ class Normalise(RequestStep):
         assert lease is not None
         headers = dict(flow.request.headers)
         if route.operation == "list_models":
-            context = self._engines.context_length(lease.spec.policy_id, lease.session_id)
+            context = await self._engines.context_length(lease.spec.policy_id, lease.session_id)
             if route.model:
                 body = exchange.dialect.encode_model(ModelEntry(route.model, context, lease.opened_at))
             else:

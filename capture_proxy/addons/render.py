@@ -50,7 +50,7 @@ class Render(RequestStep):
             lease.spec.sampling or {},
             self._sampling_defaults,
             prompt_tokens=len(prompt_ids),
-            context_length=self._engines.context_length(lease.spec.policy_id, lease.session_id),
+            context_length=await self._engines.context_length(lease.spec.policy_id, lease.session_id),
             default_max_tokens=self._default_max_tokens,
             stop_token_ids=self._renderer.stop_token_ids,
         )

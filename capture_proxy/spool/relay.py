@@ -39,6 +39,10 @@ class Entry:
     acked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+def _nothing(_entry: Entry) -> None:
+    """Nobody wants to hear of acknowledgements."""
+
+
 class Relay:
     """Publishes entries.
 
@@ -52,14 +56,14 @@ class Relay:
         bus: EventBus,
         read: Callable[[Position], bytes],
         *,
-        on_progress: Callable[[], None],
+        on_acked: Callable[[Entry], None] = _nothing,
         width: int = 32,
         cache_bytes: int = 64 << 20,
         publish_timeout_s: float = _PUBLISH_TIMEOUT_S,
     ) -> None:
         self._bus = bus
         self._read = read
-        self._on_progress = on_progress
+        self._on_acked = on_acked
         self._width = width
         self._cache_bytes = cache_bytes
         self._publish_timeout_s = publish_timeout_s
@@ -202,4 +206,4 @@ class Relay:
         if not self._pending:
             self._idle.set()
         entry.acked.set()
-        self._on_progress()
+        self._on_acked(entry)

@@ -49,13 +49,13 @@ class Spool:
     ) -> None:
         self.journal = journal
         self.state = SpoolState()
-        self.relay = Relay(bus, journal.read, on_progress=self._on_progress)
+        self.relay = Relay(bus, journal.read, on_acked=self._acked)
         self.limit_bytes = limit_bytes
         self._ack_wait_s = ack_wait_s
         self._commit_timeout_s = commit_timeout_s
         self._noted_seq = 0
         self._last_record_seq = 0
-        self._homeless: list[Record] = []
+        self._homeless: set[Entry] = set()
         self._unsent: list[tuple[Position, str]] = []
         self._housekeeper: asyncio.Task[None] | None = None
 
@@ -131,7 +131,7 @@ class Spool:
                 f"neither Kafka nor the spool takes records: {self.journal.failure}; {self.relay.last_error}"
             )
         if self._homeless:
-            raise SpoolRefusalError("the spool's disk is full and Kafka hasn't acknowledged all records")
+            raise SpoolRefusalError("the spool's disk is full, and Kafka hasn't acknowledged what found no room there")
 
     def call_started(self, call: CompletionRecord) -> None:
         """Appends CallStarted, without waiting for the disk. Raises SpoolRefusalError when there is no room for it."""
@@ -151,9 +151,11 @@ class Spool:
         except SpoolWriteError as exc:
             log.warning("spool.write_failed", record=record.NAME, key=record.key, error=str(exc))
             position = None
-            self._homeless.append(record)
         self.state.apply(Kind.RECORD, record)
-        return self.relay.add(encoded, record.key, position, len(encoded.value))
+        entry = self.relay.add(encoded, record.key, position, len(encoded.value))
+        if position is None:
+            self._homeless.add(entry)
+        return entry
 
     async def commit(self, record: Record, *, ack_wait_s: float | None = None) -> Durability:
         """Appends a record and returns once it is durable, saying by what. Raises TimeoutError after the commit's deadline."""
@@ -199,9 +201,8 @@ class Spool:
             self.journal.rotate(self.state.carried())
         return self.journal.append(kind, body)
 
-    def _on_progress(self) -> None:
-        if self._homeless and self.relay.unacked == 0:
-            self._homeless.clear()
+    def _acked(self, entry: Entry) -> None:
+        self._homeless.discard(entry)
 
     async def _keep_house(self) -> None:
         while True:
@@ -221,5 +222,5 @@ class Spool:
     async def tidy(self) -> None:
         """Notes what Kafka has, drops segments that nobody needs, and fsyncs what is still only in memory."""
         self._note_acks()
-        if self.journal.synced_seq < self.journal.last_seq:
+        if self.journal.synced_seq < self.journal.last_seq and self.journal.failure is None:
             await self.journal.sync(self.journal.last_seq)

@@ -13,7 +13,7 @@ from bus.deliveries import Position as BusPosition
 from bus.errors import BusUnavailableError, RecordTooLargeError
 from bus.settings import CLAIM_CHECK_BYTES
 from capture_proxy.spool.journal import Position
-from capture_proxy.spool.relay import Relay
+from capture_proxy.spool.relay import Entry, Relay
 from schemas.codec import decode, encode
 from schemas.records import CompletionRecord, Record
 
@@ -84,11 +84,11 @@ def test_order_per_key_holds_whatever_acks_and_failures_do(
         stored: dict[int, bytes] = {}
         progress = 0
 
-        def on_progress() -> None:
+        def on_acked(_entry: Entry) -> None:
             nonlocal progress
             progress += 1
 
-        relay = Relay(bus, lambda position: stored[position.seq], on_progress=on_progress, width=width)
+        relay = Relay(bus, lambda position: stored[position.seq], on_acked=on_acked, width=width)
         relay.start()
         entries = []
         for seq, (session, is_cached) in enumerate(items, start=1):
@@ -116,7 +116,7 @@ async def test_poison_is_set_aside_with_its_bytes() -> None:
     bus = ScriptedBus()
     poison = record(1, 1, "poison")
     value = encode(poison).value
-    relay = Relay(bus, lambda _position: value, on_progress=lambda: None)
+    relay = Relay(bus, lambda _position: value)
     relay.start()
     relay.add(encode(poison), poison.key, Position(1, 1, 0, 10), 10)
     relay.add(encode(record(1, 2)), "s1", Position(2, 1, 0, 10), 10)
@@ -129,7 +129,7 @@ async def test_poison_is_set_aside_with_its_bytes() -> None:
 async def test_an_outage_is_seen_and_forgotten() -> None:
     """While publishes fail the relay says so; afterwards it doesn't."""
     bus = ScriptedBus(failures=2)
-    relay = Relay(bus, lambda _position: b"", on_progress=lambda: None, width=1)
+    relay = Relay(bus, lambda _position: b"", width=1)
     relay.start()
     entry = relay.add(encode(record(1, 1)), "s1", Position(1, 1, 0, 10), 10)
     async with asyncio.timeout(5.0):
@@ -155,7 +155,7 @@ async def test_a_hanging_publish_is_given_up_and_tried_again() -> None:
         return await real(*item, **options)
 
     bus.publish_raw = hang_once  # type: ignore[method-assign]
-    relay = Relay(bus, lambda _position: b"", on_progress=lambda: None, publish_timeout_s=0.05)
+    relay = Relay(bus, lambda _position: b"", publish_timeout_s=0.05)
     relay.start()
     entry = relay.add(encode(record(1, 1)), "s1", Position(1, 1, 0, 10), 10)
     await asyncio.wait_for(entry.acked.wait(), 5.0)
@@ -167,7 +167,7 @@ async def test_a_large_record_goes_by_claim_check() -> None:
     """Above the bus's limit the record is published as one, so that its value becomes a blob."""
     bus = ScriptedBus()
     large = record(1, 1, "x" * (CLAIM_CHECK_BYTES + 1))
-    relay = Relay(bus, lambda _position: encode(large).value, on_progress=lambda: None)
+    relay = Relay(bus, lambda _position: encode(large).value)
     relay.start()
     relay.add(encode(large), large.key, Position(1, 1, 0, 10), 10)
     relay.add(None, large.key, Position(2, 1, 0, 10), 10)
