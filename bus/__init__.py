@@ -27,6 +27,7 @@ from bus.handling import Problem
 from bus.kafka import KafkaBus, connect
 from bus.lane import Lane, LaneHealth
 from bus.protocol import Bus, Handler
+from bus.reader import Reader
 from bus.settings import BusSettings
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "PoisonError",
     "Position",
     "Problem",
+    "Reader",
     "RecordTooLargeError",
     "Start",
     "TopicMissingError",

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 
-from bus.deliveries import Delivery, Start
+from bus import Delivery, Reader, Start
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.leases import Lease
 from capture_proxy.ports import EventBus, now_ms
 from capture_proxy.recorder import Recorder
-from schemas.records import Control, ControlAction, PolicyEvent, PolicyEventType, SessionState, Stage
+from schemas.records import Control, ControlAction, PolicyEvent, PolicyEventType, Record, SessionState, Stage
 
 log = structlog.get_logger(__name__)
-
-_AGAIN_S: Final = 1.0
 
 
 def revokes(state: SessionState, lease: Lease) -> bool:
@@ -56,14 +53,16 @@ class SessionsView:
         self._engines = engines
         self._on_drain = on_drain
         self._versions: dict[str, int] = {}
+        self.problems: dict[str, str] = {}
+        """What keeps a view from going on: its name → why."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begins to read."""
         self._tasks = [
-            asyncio.create_task(self._follow("rollout.state", "earliest"), name="view-state"),
-            asyncio.create_task(self._follow("rollout.control", now_ms()), name="view-control"),
-            asyncio.create_task(self._follow("policy.timeline", "earliest"), name="view-timeline"),
+            asyncio.create_task(self._reader("state", "rollout.state", "earliest").run(), name="view-state"),
+            asyncio.create_task(self._reader("control", "rollout.control", now_ms()).run(), name="view-control"),
+            asyncio.create_task(self._reader("timeline", "policy.timeline", "earliest").run(), name="view-timeline"),
         ]
 
     async def stop(self) -> None:
@@ -72,30 +71,14 @@ class SessionsView:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _follow(self, topic: str, start: Start) -> None:
-        seen: dict[int, int] = {}
-        while True:
-            try:
-                async for delivery in self._bus.tail([topic], start=start):
-                    # After an interruption the topic is read again; an engine that came back must not be removed again.
-                    if delivery.offset > seen.get(delivery.partition, -1):
-                        seen[delivery.partition] = delivery.offset
-                        await self._take(delivery)
-            except Exception as exc:  # noqa: BLE001 - the reader's boundary: an outage ends the tail, and it is begun again
-                log.warning("view.interrupted", topic=topic, error=repr(exc))
-            await asyncio.sleep(_AGAIN_S)
+    def _reader(self, name: str, topic: str, start: Start) -> Reader:
+        return Reader(self._bus, "proxy", name, self._take, topics=[topic], start=start, problems=self.problems)
 
-    async def _take(self, delivery: Delivery) -> None:
-        if delivery.is_tombstone:
+    async def _take(self, delivery: Delivery, record: Record | None) -> None:
+        if record is None:
             if delivery.topic == "rollout.state" and delivery.key is not None:
                 self._forget(delivery.key.decode())
-            return
-        try:
-            record = delivery.decode()
-        except Exception as exc:  # noqa: BLE001 - a record's boundary: a bad one is skipped here, its owner dead-letters it
-            log.warning("view.undecodable", where=delivery.where, error=repr(exc))
-            return
-        if isinstance(record, SessionState):
+        elif isinstance(record, SessionState):
             self.take_state(record)
         elif isinstance(record, Control):
             self.take_control(record)

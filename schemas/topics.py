@@ -139,18 +139,10 @@ def changelog_topic(app_id: str, table: str, partitions: int = DEFAULT_PARTITION
     return Topic(name, TopicKind.CHANGELOG, "row", (), KEEP_FOREVER_MS, Cleanup.COMPACT, partitions, f"Table {table}.")
 
 
-# Which consumer reads which topics; each pair has a dead-letter topic of its own.
+# Which of our own components reads which topics; each pair has a dead-letter topic of its own. A trainer's is named after
+# it (`sink-<trainer_id>`) and made when it is first needed.
 CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
-    "orchestrator": (
-        "rollout.tasks",
-        "rollout.groups",
-        "rollout.sessions",
-        "rollout.nodes",
-        "rollout.control",
-        "trajectory.scored",
-        "trainer.consumed",
-        "policy.timeline",
-    ),
+    "orchestrator": ("rollout.tasks", "rollout.sessions", "rollout.nodes", "rollout.control"),
     "worker": (
         "rollout.stage.init",
         "rollout.stage.run",
@@ -158,15 +150,13 @@ CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
         "rollout.sessions",
         "rollout.nodes",
         "rollout.control",
-        "trajectory.built",
     ),
-    "proxy": ("rollout.state", "rollout.control", "policy.timeline", "capture.completions"),
+    "proxy": ("rollout.state", "rollout.control", "policy.timeline"),
     "assembler": ("capture.completions", "rollout.sessions"),
     "joiner": ("rollout.sessions", "trajectory.built", "reward.assigned"),
-    "sink": ("trajectory.scored",),
 }
 
 
 def dead_letter_topics() -> list[Topic]:
-    """The dead-letter topics of our own consumers (a trainer's is named after it: `sink-<trainer_id>`)."""
+    """The dead-letter topics of our own components."""
     return [dead_letter_topic(TOPICS[t], component) for component, topics in CONSUMERS.items() for t in topics]

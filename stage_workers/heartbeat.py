@@ -9,8 +9,8 @@ import structlog
 
 from schemas.records import Heartbeat
 from stage_workers.facts import FactQueue, Publisher
+from stage_workers.health import Health
 from stage_workers.kit import now_ms
-from stage_workers.readers import Health
 from stage_workers.sessions import Holdings
 from stage_workers.settings import WorkerSettings
 

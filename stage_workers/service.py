@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
 
 import harnesses
-from bus import Bus, BusSettings, connect
+from bus import Bus, BusSettings, Delivery, Reader, Start, connect
+from schemas.records import Record
 from stage_workers import commands, watch
 from stage_workers.admin import AdminClient
 from stage_workers.commands import Commands
 from stage_workers.errors import EndingKind
 from stage_workers.facts import FactQueue
 from stage_workers.flow import Flow
+from stage_workers.health import COMPONENT, Health
 from stage_workers.heartbeat import HeartbeatLoop
 from stage_workers.kit import Installer, Kit, logs_dir, now_ms
 from stage_workers.proxies import ProxyView
-from stage_workers.readers import Health, Reader
 from stage_workers.reaper import owner_of, prune_logs, reap, runtimes_dir, state_lock
 from stage_workers.runtimes import Limits, LocalRuntime, Runtime, RuntimeFault
 from stage_workers.sessions import Holdings
@@ -163,20 +164,39 @@ class WorkerService:
                 await asyncio.sleep(_RETRY_S)
         return [
             *(
-                Reader(
-                    self._bus,
-                    topic,
-                    {(topic, partition): offset},
-                    inbox.take,
-                    health,
-                    topics=[topic],
-                    partitions=[partition],
+                self._reader(
+                    topic, inbox.take, health, {(topic, partition): offset}, topics=[topic], partitions=[partition]
                 )
                 for topic, (partition, offset) in places.items()
             ),
-            Reader(self._bus, "sessions", ends, watcher.take, health, topics=watch.TOPICS),
-            Reader(self._bus, "nodes", now_ms() - _NODES_BACK_MS, kit.proxies.take, health, topics=["rollout.nodes"]),
+            self._reader("sessions", watcher.take, health, ends, topics=watch.TOPICS),
+            self._reader("nodes", kit.proxies.take, health, now_ms() - _NODES_BACK_MS, topics=["rollout.nodes"]),
         ]
+
+    def _reader(
+        self,
+        name: str,
+        take: Callable[[Record], None],
+        health: Health,
+        start: Start,
+        *,
+        topics: Sequence[str],
+        partitions: Sequence[int] | None = None,
+    ) -> Reader:
+        async def take_record(_: Delivery, record: Record | None) -> None:
+            if record is not None:
+                take(record)
+
+        return Reader(
+            self._bus,
+            COMPONENT,
+            name,
+            take_record,
+            topics=topics,
+            start=start,
+            partitions=partitions,
+            problems=health.problems,
+        )
 
     def _runtime(self, kind: str, name: str, limits: Limits) -> Runtime:
         if kind != "local":

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import structlog
 
-from bus import Bus, BusError, Delivery, PoisonError
+from bus import Bus, BusError, Delivery, PoisonError, Reader, Start
 from bus.claims import resolve_value
 from schemas.codec import decode
-from schemas.records import Control, Heartbeat, SessionEvent, TaskRequest
+from schemas.records import Control, Heartbeat, Record, SessionEvent, TaskRequest
 from schemas.records import SessionEventType as Fact
 from stream_processors.app import Table, drop
 from stream_processors.orchestrator.core import apply
@@ -36,7 +36,6 @@ PROBE_S: Final = 2.0
 TOGETHER: Final = 200
 """Registrations that are on their way to the broker at a time."""
 
-VIEW_PAUSE_S: Final = 1.0
 FORGET_MS: Final = 3_600_000
 PUBLISH_DEADLINE_S: Final = 10.0
 
@@ -80,7 +79,10 @@ class Orchestrator:
 
     def background(self) -> Sequence[Coroutine[Any, Any, None]]:
         """The views of heartbeats and controls, and the timer."""
-        return (self._watch("rollout.nodes"), self._watch("rollout.control"), self._keep_time())
+        # Of beats only the last matter; controls count until the session that they mean has ended.
+        since = max(0, self._clock() - int(self._settings.lease_ttl_s * 1000))
+        nodes, controls = self._view("rollout.nodes", since), self._view("rollout.control", "earliest")
+        return (nodes.run(), controls.run(), self._keep_time())
 
     # -- the agent ---------------------------------------------------------------------------------------------------
 
@@ -137,30 +139,16 @@ class Orchestrator:
 
     # -- the views ---------------------------------------------------------------------------------------------------
 
-    async def _watch(self, topic: str) -> None:
-        """Read along for ever; after an outage begin again a little earlier."""
-        while True:
-            # Controls count until the session that they mean has ended; of beats only the last matter.
-            back_ms = int(self._settings.lease_ttl_s * 1000)
-            start: Any = "earliest" if topic == "rollout.control" else max(0, self._clock() - back_ms)
-            try:
-                async for delivery in self._bus.tail([topic], start=start):
-                    self._see(delivery)
-            except BusError as error:
-                _log.warning("view.interrupted", topic=topic, error=repr(error))
-            self.fleet.fresh_since = None
-            await asyncio.sleep(VIEW_PAUSE_S)
+    def _view(self, topic: str, start: Start) -> Reader:
+        return Reader(self._bus, self.name, topic, self._see, topics=[topic], start=start, on_interrupted=self._doubt)
 
-    def _see(self, delivery: Delivery) -> None:
+    def _doubt(self) -> None:
+        """After an outage of the log, silence means nothing before a full period of reading."""
+        self.fleet.fresh_since = None
+
+    async def _see(self, delivery: Delivery, record: Record | None) -> None:
         if delivery.topic == "rollout.nodes":
             self._read_to[delivery.partition] = delivery.offset + 1
-        if delivery.is_tombstone:
-            return
-        try:
-            record = delivery.decode()
-        except Exception as error:  # noqa: BLE001 - a record boundary: nothing depends on one beat, and its bytes stay on the log
-            _log.warning("view.undecodable", where=delivery.where, error=repr(error))
-            return
         if isinstance(record, Heartbeat):
             self.fleet.take(record, self._clock())
         elif isinstance(record, Control):

@@ -19,23 +19,7 @@ POISON = b"\x00\x00\x00\x00\x03not an Avro body"
 FOREIGN = b'{"json": "from somebody else"}'
 UNKNOWN_ID = b"\x00\x00\x0f\x42\x3fwhatever"
 
-# What the running parts consume all the time; the trainer's side has tests of its own.
-CONSUMED = [
-    (component, topic)
-    for component, topics in CONSUMERS.items()
-    for topic in topics
-    if component in ("orchestrator", "assembler", "joiner")
-    and topic
-    in (
-        "rollout.tasks",
-        "rollout.sessions",
-        "capture.completions",
-        "trajectory.built",
-        "reward.assigned",
-        "rollout.nodes",
-        "rollout.control",
-    )
-]
+CONSUMED = [(component, topic) for component, topics in CONSUMERS.items() for topic in topics]
 
 
 @pytest.fixture(scope="module")

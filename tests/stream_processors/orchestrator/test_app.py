@@ -77,7 +77,7 @@ async def test_the_timer_publishes_a_fact_once_until_it_is_applied(memory_bus: M
 
 
 async def test_views_see_beats_and_controls(memory_bus: MemoryBus) -> None:
-    """A heartbeat makes a worker known, a control is kept; a beat that can't be read is skipped."""
+    """A heartbeat makes a worker known, a control is kept; a beat that can't be read is dead-lettered."""
     clock = Clock(0)
     orchestrator = make(memory_bus, clock)
     await memory_bus.publish_raw("rollout.nodes", b"w", b"no avro")
@@ -89,6 +89,7 @@ async def test_views_see_beats_and_controls(memory_bus: MemoryBus) -> None:
             while not (orchestrator.fleet.nodes and orchestrator._controls):
                 await asyncio.sleep(0.01)
     assert orchestrator.fleet.nodes["w", "i"].beat.free_init == 3
+    assert [r.value for r in memory_bus.records("rollout.nodes.orchestrator.dead")] == [b"no avro"]
     # Its time is that of its publication: an issuer's clock, or a missing one, decides nothing.
     (seen,) = orchestrator._controls
     assert (seen.control_id, seen.target) == ("c", "s1")

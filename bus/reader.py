@@ -1,0 +1,108 @@
+"""Reading along the log for a view: no group, through outages, with what can't be read set aside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import aclosing
+from typing import Final, Protocol
+
+import structlog
+
+from bus.dead_letters import DeadLetters, RawPublisher
+from bus.deliveries import Delivery, Start
+from schemas.records import Record
+from schemas.registry import UnknownSchemaIdError
+
+_log = structlog.get_logger(__name__)
+
+PAUSE_S: Final = 1.0
+"""Between two looks at an outage, and at a registry that doesn't know a schema yet."""
+
+Take = Callable[[Delivery, Record | None], Awaitable[None]]
+"""Gets each record once, in the order of its partition; None stands for a tombstone."""
+
+
+class ReadableLog(RawPublisher, Protocol):
+    """The part of a bus that reading along needs."""
+
+    def tail(
+        self,
+        topics: Sequence[str],
+        *,
+        start: Start = "earliest",
+        partitions: Sequence[int] | None = None,
+        until_end: bool = False,
+    ) -> AsyncGenerator[Delivery, None]:
+        """Read along without a group."""
+        ...
+
+
+class Reader:
+    """Hands each record of some topics to `take`, in the order of each partition, until cancelled.
+
+    A record that can't be decoded, or that `take` can't stand, goes to `<topic>.<component>.dead` and the reader goes on. A
+    record of an unknown schema is waited for: the reader stops there and says so in `problems` (its name → why).
+    """
+
+    def __init__(
+        self,
+        bus: ReadableLog,
+        component: str,
+        name: str,
+        take: Take,
+        *,
+        topics: Sequence[str],
+        start: Start,
+        partitions: Sequence[int] | None = None,
+        problems: MutableMapping[str, str] | None = None,
+        on_interrupted: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._bus = bus
+        self._dead = DeadLetters(bus, component)
+        self._name = name
+        self._take = take
+        self._topics = topics
+        self._start: Start = dict(start) if isinstance(start, Mapping) else start
+        self._partitions = partitions
+        self._seen: dict[tuple[str, int], int] = {}
+        self.problems: MutableMapping[str, str] = {} if problems is None else problems
+        self._on_interrupted = on_interrupted
+
+    async def run(self) -> None:
+        """Read until cancelled; after an outage go on where the log was left."""
+        while True:
+            try:
+                tail = self._bus.tail(self._topics, start=self._resume_at(), partitions=self._partitions)
+                async with aclosing(tail) as deliveries:
+                    async for delivery in deliveries:
+                        await self._deliver(delivery)
+            except Exception as error:  # noqa: BLE001 - the reader's boundary: an outage of the log must not end its owner
+                _log.warning("reader.interrupted", reader=self._name, error=repr(error))
+            self._on_interrupted()
+            await asyncio.sleep(PAUSE_S)
+
+    def _resume_at(self) -> Start:
+        return {**self._start, **self._seen} if isinstance(self._start, Mapping) else self._start
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        place = (delivery.topic, delivery.partition)
+        if delivery.offset < self._seen.get(place, 0):
+            return  # read before the outage
+        await self._handle(delivery)
+        self._seen[place] = delivery.offset + 1
+
+    async def _handle(self, delivery: Delivery) -> None:
+        while True:
+            try:
+                await self._take(delivery, None if delivery.is_tombstone else delivery.decode())
+            except UnknownSchemaIdError as error:
+                if self._name not in self.problems:
+                    _log.error("reader.stopped", reader=self._name, place=delivery.where, error=str(error))
+                self.problems[self._name] = f"{delivery.where}: {error}"
+                await asyncio.sleep(PAUSE_S)
+                continue
+            except Exception as error:  # noqa: BLE001 - the record's boundary: a bad record is set aside and the rest goes on
+                await self._dead.bury(delivery, error)
+            self.problems.pop(self._name, None)
+            return
