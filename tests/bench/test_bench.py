@@ -94,6 +94,19 @@ async def test_a_failed_measurement_leaves_the_others(monkeypatch: pytest.Monkey
     assert problems == ["proxy_latency: BenchError: no engine"]
 
 
+async def test_a_measurement_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each has its time, and all together have theirs."""
+
+    async def hanging(bench: Bench) -> list[Metric]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(bench_main.importlib, "import_module", lambda _: Namespace(measure=hanging))
+    monkeypatch.setattr(bench_main, "WITHIN_S", 0.05)
+    _, problems = await bench_main.run(["memory", "assembler"], Bench(tmp_path, say=lambda _: None))
+    assert [problem.partition(" within")[0] for problem in problems] == ["memory: not done", "assembler: not done"]
+
+
 def test_every_measurement_can_be_imported() -> None:
     """Each name that `--only` takes is a module with a `measure`."""
     for name in bench_main.MEASUREMENTS:
