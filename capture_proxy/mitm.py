@@ -78,13 +78,23 @@ class Listener:
         servers = master.addons.get("proxyserver")
         try:
             async with asyncio.timeout(timeout_s):
-                if servers is not None:
-                    await servers.servers.update([])
+                await servers.servers.update([])  # no new connections
+                await _cut_connections(servers)
                 master.shutdown()
                 await task
         except TimeoutError:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def _cut_connections(servers: Any) -> None:
+    """Ends what is still connected; mitmproxy itself would leave its handlers to be destroyed with the loop."""
+    for handler in list(servers.connections.values()):
+        for io in list(handler.transports.values()):
+            if io.handler is not None:
+                io.handler.cancel("the proxy stops")
+    while servers.connections:  # noqa: ASYNC110 - it has no event for this
+        await asyncio.sleep(0.01)
 
 
 def _make(untyped: Any) -> Any:

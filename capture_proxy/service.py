@@ -156,6 +156,7 @@ class CaptureProxy:
             self.spool.check_room()
         except SpoolRefusalError as exc:
             problem = str(exc)
+        problem = problem or "; ".join(f"{name}: {why}" for name, why in self.view.problems.items())
         relay = self.spool.relay
         return {
             "is_healthy": not problem,

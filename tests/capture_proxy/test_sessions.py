@@ -144,3 +144,25 @@ async def test_an_unknown_kind_of_engine_is_passed_over(stack: Stack) -> None:
             )
         )
     await stack.until(lambda: any(e["url"] == "http://127.0.0.1:2" for e in stack.proxy.engines.describe()))
+
+
+@pytest.mark.parametrize("topic", ["rollout.state", "rollout.control", "policy.timeline"])
+async def test_poison_is_set_aside_and_the_view_goes_on(stack: Stack, topic: str) -> None:
+    """Bytes that are no record land in the topic's dead letters; what comes behind them on the partition is obeyed."""
+    await stack.bus.publish_raw(topic, b"session-1", b"\x00poison")
+    await stack.until(lambda: bool(stack.bus.records(f"{topic}.proxy.dead")))
+    assert stack.bus.records(f"{topic}.proxy.dead")[0].value == b"\x00poison"
+    if topic == "rollout.state":
+        await stack.bus.publish_raw(topic, b"session-1", None)
+        await stack.until(lambda: bool(stack.seals))
+
+
+async def test_an_unknown_schema_stops_the_view_and_says_so(stack: Stack) -> None:
+    """A record of a newer schema is waited for, not thrown away: health is 503 and names the id."""
+    await stack.bus.publish_raw("rollout.state", b"session-1", b"\x00" + (987_654).to_bytes(4, "big") + b"body")
+    await stack.until(lambda: bool(stack.proxy.view.problems))
+    status, health = await stack.admin("GET", "/health")
+    assert status == 503
+    assert "987654" in health["problem"]
+    assert not stack.bus.records("rollout.state.proxy.dead")
+    assert (await ask(stack, WIRES[0], stream=False))[0] == 200
