@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	@if [ -n "$(POLYNYA_TORCH_INDEX)" ]; then $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --index-url $(POLYNYA_TORCH_INDEX) torch; fi
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 	@echo "setup: done"
 

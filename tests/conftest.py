@@ -46,6 +46,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of one scripted CPU engine for the whole test session (policy: tests/e2e/policy.py)."""
+    from tests.e2e.engine import running_engine
+
+    with running_engine(tmp_path_factory.mktemp("engine")) as url:
+        yield url
+
+
 @pytest.fixture
 def topic_prefix(request: pytest.FixtureRequest) -> str:
     """A topic prefix that no other test has; the test's name in it makes a broker's log readable."""

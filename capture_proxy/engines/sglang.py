@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from io import BytesIO
 from types import TracebackType
 from typing import Any, Self
 
@@ -134,7 +135,7 @@ class SglangStream:
         url = f"{self._engine.url}/generate"
         try:
             self._response = await self._engine.session().post(
-                url, data=request_body(request), headers=headers, timeout=timeout
+                url, data=BytesIO(request_body(request)), headers=headers, timeout=timeout
             )
             self.status = self._response.status
             if self.status != 200:

@@ -19,15 +19,11 @@ OUTAGE_S = 20.0
 
 
 @pytest.fixture
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, engine_url: str) -> Iterator[Stack]:
     """A stack of its own."""
     state_dir: Path = tmp_path_factory.mktemp("outage")
-    stack = Stack(state_dir)
-    stack.up()
-    try:
+    with Stack(state_dir, engine_url).running() as stack:
         yield stack
-    finally:
-        stack.down()
 
 
 @pytest.mark.parametrize("how", ["frozen", "stopped"])

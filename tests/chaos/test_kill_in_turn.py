@@ -19,7 +19,7 @@ SESSIONS = 8
 
 
 @pytest.fixture
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, engine_url: str) -> Iterator[Stack]:
     """A stack whose processors run apart, so that each can be killed alone."""
     state_dir: Path = tmp_path_factory.mktemp("chaos")
     env = {
@@ -31,12 +31,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "POLYNYA_INIT_SLOTS": "8",
         "POLYNYA_READY_SLOTS": "8",
     }
-    stack = Stack(state_dir, env=env)
-    stack.up()
-    try:
+    with Stack(state_dir, engine_url, env=env).running() as stack:
         yield stack
-    finally:
-        stack.down()
 
 
 async def test_kill_9_of_each_part_in_turn_loses_and_repeats_nothing(stack: Stack) -> None:

@@ -11,14 +11,8 @@ from tests.e2e.stack import Stack
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, engine_url: str) -> Iterator[Stack]:
     """A running stack; every process of it is gone afterwards."""
     state_dir: Path = tmp_path_factory.mktemp("stack")
-    stack = Stack(state_dir)
-    stack.up()
-    pids = dict(stack.info.pids)
-    try:
+    with Stack(state_dir, engine_url).running() as stack:
         yield stack
-    finally:
-        stack.down()
-        assert stack.leftovers(pids) == []

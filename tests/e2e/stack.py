@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from compose.settings import StackSettings
 from schemas.records import Record, ScoredTrajectory, SessionEvent
 
 ROOT = Path(__file__).parents[2]
-AGENT = ROOT / "tests" / "e2e" / "agent.py"
 POLICY = "scripted:tests.e2e.policy:reply"
+AGENT = ROOT / "tests" / "e2e" / "agent.py"
 
 
 @dataclass(slots=True)
@@ -29,6 +29,7 @@ class Stack:
     """One stack in its own state directory; `env` adds settings."""
 
     state_dir: Path
+    engine_url: str = POLICY
     env: Mapping[str, str] = field(default_factory=dict)
     journals: Path = Path()
 
@@ -65,11 +66,23 @@ class Stack:
 
     def up(self, *args: str) -> None:
         """Start the stack and wait until it is ready."""
-        self.cli("up", "--detach", "--engine", POLICY, *args)
+        self.cli("up", "--detach", "--engine", self.engine_url, *args, timeout_s=400)
 
     def down(self) -> None:
         """Stop it; raises when a process stays."""
         self.cli("down")
+
+    @contextmanager
+    def running(self) -> Iterator[Stack]:
+        """Up for the block; afterwards no process of it is left."""
+        self.up()
+        pids = dict(self.info.pids)
+        try:
+            yield self
+        finally:
+            pids |= self.info.pids
+            self.down()
+            assert self.leftovers(pids) == []
 
     @property
     def info(self) -> StackInfo:

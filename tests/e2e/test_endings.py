@@ -18,19 +18,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, engine_url: str) -> Iterator[Stack]:
     """A stack whose leases expire quickly."""
     state_dir: Path = tmp_path_factory.mktemp("endings")
-    stack = Stack(
-        state_dir, env={"POLYNYA_LEASE_TTL_S": "4", "POLYNYA_HEARTBEAT_S": "0.5", "POLYNYA_SEAL_GRACE_S": "6"}
-    )
-    stack.up()
-    pids = dict(stack.info.pids)
-    try:
+    with Stack(
+        state_dir,
+        engine_url,
+        env={"POLYNYA_LEASE_TTL_S": "4", "POLYNYA_HEARTBEAT_S": "0.5", "POLYNYA_SEAL_GRACE_S": "6"},
+    ).running() as stack:
         yield stack
-    finally:
-        stack.down()
-        assert stack.leftovers(pids) == []
 
 
 async def ended(stack: Stack, task_id: str, within_s: float = 90) -> ScoredTrajectory:

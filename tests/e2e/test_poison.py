@@ -23,15 +23,11 @@ CONSUMED = [(component, topic) for component, topics in CONSUMERS.items() for to
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, engine_url: str) -> Iterator[Stack]:
     """A stack of its own, since one test leaves a partition stopped."""
     state_dir: Path = tmp_path_factory.mktemp("poison")
-    stack = Stack(state_dir)
-    stack.up()
-    try:
+    with Stack(state_dir, engine_url).running() as stack:
         yield stack
-    finally:
-        stack.down()
 
 
 async def dead(bus: Bus) -> dict[tuple[str, str], list[tuple[bytes, dict[str, bytes]]]]:

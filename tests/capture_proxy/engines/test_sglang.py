@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from capture_proxy.engines import EngineChunk, GenerateRequest, SglangEngine
 from capture_proxy.reply import ProxyError
@@ -87,10 +88,10 @@ async def fake() -> AsyncIterator[FakeSglang]:
     app.router.add_post("/generate", server.generate)
     app.router.add_post("/abort_request", server.abort)
     app.router.add_get(
-        "/model_info", lambda _: _json({"model_path": "/m", "is_generation": True, "weight_version": "step-1"})
+        "/model_info", _json({"model_path": "/m", "is_generation": True, "weight_version": "step-1"})
     )
-    app.router.add_get("/v1/models", lambda _: _json({"data": [{"id": "served", "max_model_len": 4096}]}))
-    app.router.add_post("/v1/tokenize", lambda _: _json({"tokens": [4, 5], "count": 2}))
+    app.router.add_get("/v1/models", _json({"data": [{"id": "served", "max_model_len": 4096}]}))
+    app.router.add_post("/v1/tokenize", _json({"tokens": [4, 5], "count": 2}))
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -100,8 +101,13 @@ async def fake() -> AsyncIterator[FakeSglang]:
     await runner.cleanup()
 
 
-async def _json(value: Any) -> web.Response:
-    return web.json_response(value)
+def _json(value: Any) -> Handler:
+    """A handler that always gives this JSON."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(value)
+
+    return answer
 
 
 @pytest.fixture
