@@ -78,6 +78,8 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     raise_file_limit()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=110)  # a log keeps the whole table
     work_dir = Path(tempfile.mkdtemp(prefix="polynya-bench-"))
     began = time.monotonic()
 
