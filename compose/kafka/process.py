@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Final
 
 _MARK = "-Dpolynya.node="
 """A JVM property that says whose broker this is: it tells our process from another that got its pid later."""
@@ -20,6 +21,9 @@ kill -CONT "$1"; kill -TERM "$1"
 for _ in 1 2 3 4 5 6 7 8 9 10; do same "$1" "$2" || exit 0; sleep 1; done
 same "$1" "$2" && kill -KILL "$1"
 """
+
+_DETACHED: Final[list[subprocess.Popen[bytes]]] = []
+"""Brokers that outlive the object that started them: forgetting a live child is an error to Python."""
 
 
 class BrokerProcess:
@@ -55,7 +59,9 @@ class BrokerProcess:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._dir, start_new_session=True
             )
         self._pid_file.write_text(f"{self._child.pid}\n")
-        if not detach:
+        if detach:
+            _DETACHED.append(self._child)
+        else:
             self._guard = subprocess.Popen(
                 ["sh", "-c", _GUARD, "guard", str(self._child.pid), f"{_MARK}{self._dir}"],
                 stdin=subprocess.PIPE,
