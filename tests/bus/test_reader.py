@@ -75,7 +75,9 @@ async def test_bad_records_are_set_aside_and_the_rest_goes_on(memory_bus: Memory
     assert dead[1].value == b"no avro"
 
 
-async def test_an_unknown_schema_stops_the_reader_and_is_named(memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_schema_stops_the_reader_and_is_named(
+    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing behind it is taken, nothing is dead-lettered, and `problems` names the id and the place."""
     monkeypatch.setattr("bus.reader.PAUSE_S", 0.01)
     seen = Seen()

@@ -92,7 +92,8 @@ class FakeWorker:
 
     def hold(self, command: StageCommand) -> None:
         """List a session in every beat from now on."""
-        self.holds = [*self.holds, Held(session_id=command.session_id, attempt=command.attempt)]
+        held = Held(session_id=command.session_id, attempt=command.attempt)
+        self.holds = [*(h for h in self.holds if h != held), held]
 
     async def keep_beating(self, interval_s: float = 0.5) -> None:
         """Beat until cancelled."""
@@ -123,6 +124,7 @@ class FakeWorker:
     async def live(self, session_id: str) -> None:
         """A whole good session with two calls."""
         init = await self.command("init", session_id)
+        self.hold(init)
         await self.tell(init, Fact.READY)
         command = await self.command("run", session_id)
         lease = command.lease_id
@@ -147,7 +149,7 @@ async def test_a_task_becomes_one_scored_trajectory_per_session(kafka_bus: Kafka
     sessions = [ids.session_id(group, n) for n in range(2)]
     async with processors(kafka_bus, "orchestrator", "assembler", "joiner"):
         worker = FakeWorker(kafka_bus)
-        await worker.beat()
+        beating = asyncio.create_task(worker.keep_beating())
         await kafka_bus.publish(
             TaskRequest(task_id=task_id, policy_id="policy", harness="shell", num_samples=2, spec=TASK)
         )
@@ -157,6 +159,8 @@ async def test_a_task_becomes_one_scored_trajectory_per_session(kafka_bus: Kafka
                 await wait_for(
                     kafka_bus, "trajectory.scored", lambda r, s=session_id: getattr(r, "session_id", "") == s
                 )
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
     scored = [r for r in await read_all(kafka_bus, "trajectory.scored") if isinstance(r, ScoredTrajectory)]
     assert sorted(s.session_id for s in scored) == sorted(sessions)
     for one in scored:

@@ -87,9 +87,7 @@ async def fake() -> AsyncIterator[FakeSglang]:
     app = web.Application()
     app.router.add_post("/generate", server.generate)
     app.router.add_post("/abort_request", server.abort)
-    app.router.add_get(
-        "/model_info", _json({"model_path": "/m", "is_generation": True, "weight_version": "step-1"})
-    )
+    app.router.add_get("/model_info", _json({"model_path": "/m", "is_generation": True, "weight_version": "step-1"}))
     app.router.add_get("/v1/models", _json({"data": [{"id": "served", "max_model_len": 4096}]}))
     app.router.add_post("/v1/tokenize", _json({"tokens": [4, 5], "count": 2}))
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
