@@ -30,7 +30,7 @@ demo: $(READY) ## the main job: real agent CLIs, real Kafka, scored trajectories
 
 test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs)
 	@$(BIN)/polynya harness install pi claude_code
-	@$(PYTEST) -m 'not deep' tests
+	@$(PYTEST) -m 'not deep' --durations 20 tests
 
 test-fast: $(READY) ## the tests that need no broker, under a minute
 	@$(PYTEST) -m 'not broker and not e2e and not chaos and not deep' -q tests
