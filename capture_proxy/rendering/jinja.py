@@ -1,6 +1,6 @@
 """Chat templates, run as transformers runs them, without importing transformers (which brings torch: seconds and 600 MB).
 
-Rules copied from transformers' chat template support: an immutable sandbox, `trim_blocks` and `lstrip_blocks`, loop controls, a
+What templates are written for: an immutable sandbox, `trim_blocks` and `lstrip_blocks`, loop controls, a
 `tojson` that doesn't escape HTML, `raise_exception`, `strftime_now`, and a `generation` block that only marks its content.
 """
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from bus import Bus
 from compose.cli.connect import open_bus
 from compose.cli.task_file import read_tasks, request_of
 from compose.errors import CommandError
@@ -17,21 +15,10 @@ from compose.runtime_info import StackInfo
 from compose.settings import StackSettings
 from compose.watch import Progress, follow
 from schemas.records import ScoredTrajectory, Status
-from schemas.topics import TOPICS
 
 HARNESSES = ("pi", "claude_code")
 POLICY = "scripted:compose.demo.policy:reply"
 SESSIONS_WITHIN_S = 300.0
-
-
-@dataclass(slots=True)
-class DemoResult:
-    """What the demo did: the scored trajectories by harness, the file, and how long the sessions took."""
-
-    scored: dict[str, list[ScoredTrajectory]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    parquet: Path = Path()
-    rows: int = 0
 
 
 def install(report: Callable[[str], None]) -> None:
@@ -90,20 +77,16 @@ async def dead_letters(settings: StackSettings) -> int:
     """How many records any consumer couldn't read: none, in a sound run."""
     from schemas.topics import dead_letter_topics
 
+    names = [topic.name for topic in dead_letter_topics()]
     async with open_bus(settings) as bus:
-        return sum([await _count(bus, t.name) for t in dead_letter_topics()])
-
-
-async def _count(bus: Bus, topic: str) -> int:
-    return sum(1 for _ in [d async for d in bus.tail([topic], start="earliest", until_end=True)])
+        return len([letter async for letter in bus.tail(names, start="earliest", until_end=True)])
 
 
 def decoder(info: StackInfo) -> Callable[..., str]:
     """Token ids to text with the stack's tokenizer."""
-    from transformers import AutoTokenizer
+    from capture_proxy.rendering import load_renderer
 
-    tokenizer = AutoTokenizer.from_pretrained(info.model_dir)
-    return lambda ids: str(tokenizer.decode(ids))
+    return load_renderer(Path(info.model_dir)).decode
 
 
 def run_async(
@@ -111,17 +94,3 @@ def run_async(
 ) -> tuple[list[ScoredTrajectory], float]:
     """`run_harness` for a synchronous caller."""
     return asyncio.run(run_harness(settings, harness, show))
-
-
-__all__ = [
-    "HARNESSES",
-    "POLICY",
-    "TOPICS",
-    "DemoResult",
-    "check",
-    "dead_letters",
-    "decoder",
-    "export",
-    "install",
-    "run_async",
-]
