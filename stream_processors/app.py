@@ -1,7 +1,7 @@
 """How our Faust apps are made: one shape for all three, with every default that would lose a record switched off.
 
 A processor says which topics it reads and which tables it keeps; `build_app` wires them to a Faust app whose one agent
-hands each record to the processor's intake and acknowledges it only when it is done.
+hands each record to the processor's intake. A record is acknowledged when it is done and its table writes are on the brokers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from faust.types import EventT, StreamT
 from bus import BusSettings, Delivery
 from bus.settings import MAX_FETCH_BYTES, MAX_RECORD_BYTES
 from schemas.topics import DEFAULT_PARTITIONS, Topic, changelog_topic
+from stream_processors.acknowledge import Acknowledger, DurableTable
 from stream_processors.intake import Intake
+from stream_processors.recovery import OrderedTableManager
 
 Table = MutableMapping[bytes, bytes]
 """A Faust table of raw bytes; a write goes into the changelog partition of the event at hand."""
@@ -61,8 +63,10 @@ class Processor(Protocol):
         ...
 
 
-def build_app(settings: BusSettings, processor: Processor, intake: Intake, partitions: int) -> faust.App:
-    """A Faust app for one processor; `partitions` is the number that its topics have."""
+def build_app(
+    settings: BusSettings, processor: Processor, intake: Intake, partitions: int
+) -> tuple[faust.App, Acknowledger]:
+    """A Faust app for one processor, whose topics have `partitions`; the acknowledger has to run beside it."""
     app = faust.App(
         id=settings.group(processor.name),
         broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
@@ -88,10 +92,13 @@ def build_app(settings: BusSettings, processor: Processor, intake: Intake, parti
         stream_wait_empty=False,
         web_enabled=False,
         autodiscover=False,
+        Table=DurableTable,
+        TableManager=OrderedTableManager,
         logging_config=None,
         datadir=str(Path(tempfile.gettempdir()) / "polynya-faust"),
     )
-    processor.bind({name: _table(app, name, partitions) for name in processor.table_names})
+    acknowledger = Acknowledger()
+    processor.bind({name: _table(app, name, partitions, acknowledger) for name in processor.table_names})
     topic = app.topic(
         *(settings.physical(name) for name in processor.topics),
         key_type=bytes,
@@ -104,7 +111,7 @@ def build_app(settings: BusSettings, processor: Processor, intake: Intake, parti
     async def agent(stream: StreamT[bytes]) -> None:
         async for event in _events(stream):
             if await intake.take(delivery_of(settings, event)):
-                event.ack()
+                await acknowledger.done(event)
 
     app.agent(topic, name=processor.name)(agent)
 
@@ -113,7 +120,7 @@ def build_app(settings: BusSettings, processor: Processor, intake: Intake, parti
 
     # By default Faust keeps receivers by weak reference, and this one would be gone at once.
     app.on_partitions_assigned.connect(assigned, weak=False)
-    return app
+    return app, acknowledger
 
 
 def _events(stream: StreamT[bytes]) -> AsyncIterator[EventT[bytes]]:
@@ -122,10 +129,12 @@ def _events(stream: StreamT[bytes]) -> AsyncIterator[EventT[bytes]]:
     return events
 
 
-def _table(app: faust.App, name: str, partitions: int) -> Table:
+def _table(app: faust.App, name: str, partitions: int, acknowledger: Acknowledger) -> Table:
     # Faust chooses the raw serialiser by these types.
-    table: Table = app.Table(name, key_type=bytes, value_type=bytes, partitions=partitions)
-    return table
+    table = app.Table(name, key_type=bytes, value_type=bytes, partitions=partitions)
+    assert isinstance(table, DurableTable)
+    table.acknowledger = acknowledger
+    return cast("Table", table)
 
 
 def delivery_of(settings: BusSettings, event: EventT[bytes]) -> Delivery:

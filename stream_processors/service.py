@@ -78,15 +78,16 @@ class ProcessorService:
     async def _run_once(self, stop: asyncio.Event) -> None:
         partitions = len(await self._bus.end_offsets(self.processor.topics[0]))
         self.intake.problems.clear()
-        app = self._app = build_app(self._settings, self.processor, self.intake, partitions)
+        app, acknowledger = build_app(self._settings, self.processor, self.intake, partitions)
+        self._app = app
         starting = asyncio.ensure_future(app.start())
-        background: list[asyncio.Task[None]] = []
+        background = [asyncio.create_task(acknowledger.run())]
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await _first(starting, stop, app)
             if starting.done() and not stop.is_set():
                 starting.result()
-                background = [asyncio.create_task(work) for work in self.processor.background()]
+                background += [asyncio.create_task(work) for work in self.processor.background()]
                 self.ready.set()
                 _log.info("processor.ready", processor=self.processor.name, partitions=partitions)
                 await self._watch(app, stop, background)

@@ -7,8 +7,10 @@ import pytest
 from bus import BusSettings, DeadLetters
 from bus.memory import MemoryBus
 from stream_processors import ProcessorSettings, changelog_topics
+from stream_processors.acknowledge import DurableTable
 from stream_processors.app import build_app, drop
 from stream_processors.intake import Intake
+from stream_processors.recovery import OrderedRecovery
 from stream_processors.service import factories, run
 
 
@@ -18,7 +20,7 @@ async def test_every_app_keeps_to_the_rules(memory_bus: MemoryBus, name: str) ->
     settings = BusSettings(topic_prefix="t.")
     processor = factories()[name](memory_bus, ProcessorSettings(bus=settings))
     intake = Intake(processor.handle, memory_bus.blobs, DeadLetters(memory_bus, name))
-    app = build_app(settings, processor, intake, 3)
+    app, _ = build_app(settings, processor, intake, 3)
     conf = app.conf
     assert (conf.id, conf.topic_allow_declare, conf.topic_disable_leader, conf.web_enabled) == (
         f"t.{name}",
@@ -34,9 +36,12 @@ async def test_every_app_keeps_to_the_rules(memory_bus: MemoryBus, name: str) ->
     (agent,) = app.agents.values()
     assert set(agent.get_topic_names()) == {f"t.{topic}" for topic in processor.topics}
     assert {t.name for t in app.tables.values()} == set(processor.table_names)
+    assert isinstance(app.tables.recovery, OrderedRecovery)
     declared = {f"t.{topic.name}" for topic in changelog_topics()}
     for table in app.tables.values():
         assert table.changelog_topic_name in declared
+        assert isinstance(table, DurableTable)
+        assert table.acknowledger is not None
         assert (table.partitions, table.key_serializer, table.value_serializer) == (3, "raw", "raw")
 
 

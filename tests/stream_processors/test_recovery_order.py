@@ -1,0 +1,68 @@
+"""The hand-over from changelogs to streams: the queues are emptied before a source partition can fill them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from faust.types import TP
+
+from stream_processors.recovery import OrderedRecovery
+
+
+async def test_the_queues_are_emptied_before_the_sources_flow() -> None:
+    """Resuming the sources first, as Faust does, loses what is fetched before the queues are emptied."""
+    log: list[str] = []
+    source, changelog = TP("rollout.sessions", 0), TP("app-sessions-changelog", 0)
+
+    async def note(what: str) -> None:
+        log.append(what)
+
+    def resume_partitions(tps: set[TP]) -> None:
+        assert tps == {source}
+        log.append("resume sources")
+
+    consumer = SimpleNamespace(
+        assignment=lambda: {source, changelog},
+        perform_seek=lambda: note("seek"),
+        resume_partitions=resume_partitions,
+        resume_flow=lambda: log.append("resume flow"),
+    )
+    app = SimpleNamespace(
+        consumer=consumer,
+        consumer_generation_id=7,
+        conf=SimpleNamespace(broker_request_timeout=1),
+        on_rebalance_complete=SimpleNamespace(send=lambda: note("rebalanced")),
+        flow_control=SimpleNamespace(resume=lambda: log.append("empty queues")),
+        _fetcher=SimpleNamespace(maybe_start=lambda: note("fetch")),
+        assignor=SimpleNamespace(assigned_standbys=list),
+        on_rebalance_end=lambda: log.append("end"),
+    )
+    recovery: Any = object.__new__(OrderedRecovery)
+
+    async def wait(coro: Any, timeout: float | None = None) -> None:
+        await coro
+
+    recovery.__dict__ |= {
+        "app": app,
+        "tables": _Tables(),
+        "log": SimpleNamespace(info=lambda *_: None, warning=lambda *_: None),
+        "completed": SimpleNamespace(set=lambda: log.append("completed")),
+        "_set_recovery_ended": lambda: None,
+        "_wait": wait,
+        "_is_changelog_tp": lambda tp: tp == changelog,
+    }
+    await OrderedRecovery.on_recovery_completed(recovery, 7)
+    order = [what for what in log if what in {"seek", "empty queues", "resume sources", "resume flow"}]
+    assert order == ["seek", "empty queues", "resume sources", "resume flow"]
+    assert log[-1] == "end"
+
+
+class _Tables(dict[str, Any]):
+    """An app's tables: none to recover here."""
+
+    def on_actives_ready(self) -> None:
+        """Nothing waits for it."""
+
+    def on_standbys_ready(self) -> None:
+        """Nothing waits for it."""
