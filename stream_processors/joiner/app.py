@@ -14,7 +14,7 @@ from bus.claims import resolve_value
 from schemas.codec import decode
 from schemas.records import Trajectory
 from stream_processors.app import Table, drop
-from stream_processors.joiner.core import apply, content_of, is_complete, score
+from stream_processors.joiner.core import apply, is_complete, revisions, score
 from stream_processors.joiner.row import SessionRow
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class Joiner:
         """Nothing depends on which partitions are ours."""
 
     async def handle(self, delivery: Delivery, raw: bytes) -> None:
-        """Apply one fact; publish the session's next revision when it is complete and says something new."""
+        """Apply one fact; publish the session's next revisions when it is complete and says something new."""
         fact = delivery.decode()
         session_id = str(getattr(fact, "session_id", ""))
         if not session_id:
@@ -65,16 +65,18 @@ class Joiner:
         self._sessions[key] = row.to_bytes()
         if row.revision:
             self._sweep(row, session_id)
-        if not is_complete(row) or content_of(row) == row.emitted:
+        news = revisions(row) if is_complete(row) else []
+        if not news:
             return
         trajectory = await self._load(row, session_id)
-        scored = score(row, session_id, trajectory, delivery.timestamp_ms)
-        await self._bus.publish(scored)
-        self.emitted += 1
-        _log.info("trajectory.scored", session_id=session_id, revision=scored.revision, status=scored.status)
-        emitted = replace(
-            SessionRow.from_bytes(self._sessions.get(key)), revision=scored.revision, emitted=scored.content_digest
-        )
+        for view in news:
+            await self._bus.publish(score(view, session_id, trajectory, delivery.timestamp_ms))
+            self.emitted += 1
+            _log.info(
+                "trajectory.scored", session_id=session_id, revision=view.revision, status=row.end and row.end.status
+            )
+        last = news[-1]
+        emitted = replace(SessionRow.from_bytes(self._sessions.get(key)), revision=last.revision, emitted=last.emitted)
         self._sessions[key] = emitted.to_bytes()
         self._sweep(emitted, session_id)
 

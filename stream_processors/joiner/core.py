@@ -83,21 +83,29 @@ def _source(reward: RewardValue) -> tuple[str, str, str]:
     return reward.grader, reward.grader_version, reward.provenance
 
 
-def revision_of(row: SessionRow) -> int:
-    """The number of a row's revision: 1 for what the end expects, one more for each verdict beyond that.
+def revisions(row: SessionRow) -> list[SessionRow]:
+    """What a complete row has to say beyond what was emitted: per new revision the row as it stood at that verdict.
 
-    It counts what the log holds instead of what was emitted, so that a restart which reads the topics in another order
-    than the first time can't give one number to two contents.
+    Revision 1 is the row with the first verdicts that satisfy the end, each further verdict is one more. They are counted
+    along the log, where a session's verdicts have one order, and none is left out: so a restart that reads the topics in
+    another order gives the same contents the same numbers, and nobody ever meets a session first in a later revision.
+    A verdict that changes nothing has a number and no emission.
     """
-    end = row.end
-    assert end is not None
-    expected = (len(end.rewards) or 1) if end.expects_reward else 0
-    seen = sum(r.lease_id == end.winning_lease for r in row.rewards)
-    return max(1, seen - expected + 1)
+    assert row.end is not None
+    verdicts = [r for r in row.rewards if r.lease_id == row.end.winning_lease]
+    views = [replace(row, rewards=tuple(verdicts[:n])) for n in range(len(verdicts) + 1)]
+    told: list[SessionRow] = []
+    emitted = row.emitted
+    for revision, view in enumerate(filter(is_complete, views), 1):
+        if revision <= row.revision or content_of(view) == emitted:
+            continue
+        emitted = content_of(view)
+        told.append(replace(view, revision=revision, emitted=emitted))
+    return told
 
 
 def score(row: SessionRow, session_id: str, trajectory: Trajectory | None, scored_at: int) -> ScoredTrajectory:
-    """The next revision of a complete row; `trajectory` is the winning lease's, None when none is expected.
+    """One revision, from the row as `revisions` gave it; `trajectory` is the winning lease's, None when none is expected.
 
     Weights: one over the session's traces, so that a fragmented session counts no more than a whole one. A trace's
     reward is its own where the grader gave one per trace, else the outcome.
@@ -120,8 +128,8 @@ def score(row: SessionRow, session_id: str, trajectory: Trajectory | None, score
         trajectory_id=ids.trajectory_id(session_id, end.winning_lease, spec.builder, options),
         lease_id=end.winning_lease,
         attempt=end.attempt,
-        revision=revision_of(row),
-        content_digest=content_of(row),
+        revision=row.revision,
+        content_digest=row.emitted,
         status=end.status,
         boundary=end.boundary,
         error=error,

@@ -22,7 +22,7 @@ from schemas.records import (
     Trajectory,
 )
 from schemas.records import SessionEventType as Fact
-from stream_processors.joiner.core import apply, content_of, is_complete, score
+from stream_processors.joiner.core import apply, is_complete, revisions, score
 from stream_processors.joiner.row import SessionRow
 
 SESSION, LEASE, OLD = "s1", "lease-2", "lease-1"
@@ -74,12 +74,12 @@ class Joiner:
             self.row = apply(SessionRow.from_bytes(self.row.to_bytes()), fact, offset)
             if isinstance(fact, Trajectory):
                 self.kept.setdefault(fact.lease_id, fact)
-            if is_complete(self.row) and content_of(self.row) != self.row.emitted:
-                end = self.row.end
+            for view in revisions(self.row) if is_complete(self.row) else []:
+                end = view.end
                 assert end is not None
-                scored = score(self.row, SESSION, self.kept[end.winning_lease] if end.expects_trajectory else None, 77)
+                scored = score(view, SESSION, self.kept[end.winning_lease] if end.expects_trajectory else None, 77)
                 self.emitted.append(scored)
-                self.row = replace(self.row, revision=scored.revision, emitted=scored.content_digest)
+                self.row = replace(self.row, revision=view.revision, emitted=view.emitted)
 
 
 def join(*facts: Record) -> list[ScoredTrajectory]:
@@ -200,12 +200,28 @@ def test_an_unexpected_verdict_is_a_revision_too() -> None:
 
 
 def test_one_number_never_means_two_contents() -> None:
-    """A restart may read the topics in another order than before: the revision counts verdicts, not emissions."""
+    """A restart may read the topics in another order than before: revisions follow the log's verdicts, not emissions."""
     before = join(registered(), ended(), trajectory(), reward(0.0), reward(1.0, grader_version="2"))
     after = join(registered(), trajectory(), reward(0.0), reward(1.0, grader_version="2"), ended())
     assert [(s.revision, s.reward) for s in before] == [(1, 0.0), (2, 1.0)]
-    assert [(s.revision, s.reward) for s in after] == [(2, 1.0)]
-    assert after[0].content_digest == before[1].content_digest
+    assert after == before
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_a_session_is_first_met_in_revision_1(order: tuple[int, ...]) -> None:
+    """A verdict that the end doesn't expect (its worker died before it said so) comes after it, also when it is there first:
+    a trainer takes the later revision of a group that it doesn't know for one that it has trained."""
+    lost = ended(expects_reward=False, status=Status.FAILED, boundary=Boundary.EVALUATOR)
+    facts: list[Record] = [reward(1.0), trajectory(), lost]
+    scored = join(registered(), *(facts[n] for n in order))
+    assert [(s.revision, s.reward) for s in scored] == [(1, None), (2, 1.0)]
+
+
+def test_a_verdict_repeated_before_another_that_is_waited_for() -> None:
+    """Revision 1 is what first satisfied the end, however many verdicts that took."""
+    facts = [reward(0.0, name="style"), reward(0.5, name="style"), reward(1.0, name="tests")]
+    (scored,) = join(registered(), trajectory(), *facts, ended(rewards=["tests", "style"]))
+    assert (scored.revision, {r.name: r.value for r in scored.rewards}) == (1, {"style": 0.5, "tests": 1.0})
 
 
 def test_a_second_content_of_a_trajectory_changes_nothing() -> None:
