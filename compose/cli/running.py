@@ -85,7 +85,7 @@ async def _foreground(settings: StackSettings) -> None:
         if not starting.cancelled():
             starting.result()
         await stack.run_until(stop)
-    except Exception as exc:
+    except Exception as exc:  # whoever waits for a detached stack reads the reason there
         info.error = str(exc)
         info.save(settings.state_dir)
         raise

@@ -65,7 +65,7 @@ class Policy:
                 answer = await asyncio.get_running_loop().run_in_executor(
                     self._threads, self._function, prompt, request
                 )
-        except Exception as exc:
+        except Exception as exc:  # a policy is a person's code: whatever it raises is its error
             raise PolicyError(f"policy {self.spec} raised {type(exc).__name__}: {exc}") from exc
         if isinstance(answer, str):
             return Scripted(answer)

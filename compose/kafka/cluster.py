@@ -137,7 +137,7 @@ class KafkaCluster:
                 self.stop(timeout_s=1)
                 if not lost_the_race or attempt == _PORT_ATTEMPTS:
                     raise
-            except BaseException:
+            except BaseException:  # also Ctrl-C: nothing may be left running
                 self.stop(timeout_s=1)
                 raise
             else:
