@@ -18,6 +18,9 @@ from stream_processors.orchestrator.states import NEW, Move, move_for
 OF_LEASE: Final = frozenset({Fact.GRANTED, Fact.STARTED, Fact.FINISHED, Fact.SEALED, Fact.GRADED, Fact.LEASE_EXPIRED})
 """Facts that count only for the lease that the row holds."""
 
+MOST_INITS_LOST: Final = 5
+"""An attempt whose workers disappeared that often while they prepared it is used up: what it prepares may be what kills them."""
+
 OF_ROUND: Final = frozenset({Fact.INIT_FAILED, Fact.INIT_LOST})
 """Facts that count only for the assignment that the row waits for."""
 
@@ -75,16 +78,17 @@ def _registered(fact: SessionEvent, at: int) -> SessionRow:
         priority=int(task.get("priority") or 0),
         max_attempts=1 if fact.owner == EXTERNAL else int(task.get("max_attempts") or 1),
         times=Times(**known),
-        registered_at=fact.at or at,
+        # Its submitter's clock may be ahead, but nothing is registered later than it stands on the log.
+        registered_at=min(fact.at or at, at),
         deadline_at=fact.deadline_at,
     )
 
 
-def _enqueue(row: SessionRow, _: SessionEvent, __: int) -> SessionRow:
+def _enqueue(row: SessionRow, _: SessionEvent, at: int) -> SessionRow:
     if row.is_external:
         lease = ids.lease_id(row.session_id, 1)
         return replace(row, stage=Stage.READY, lease_id=lease, worker_id=EXTERNAL, is_open=True)
-    return replace(row, stage=Stage.QUEUED)
+    return replace(row, stage=Stage.QUEUED, queued_at=at)
 
 
 def _assign(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
@@ -134,7 +138,12 @@ def _seal(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
 
 
 def _grade(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
-    """The run's own failure comes first; a good run whose grading failed is the evaluator's failure."""
+    """The run's own failure comes first; a good run whose grading failed is the evaluator's failure.
+
+    A worker hears of a cancellation as soon as we do, and may tell of it first.
+    """
+    if fact.status is Status.CANCELLED:
+        return _failed(row, Boundary.NONE, fact.error or "cancelled by request", Status.CANCELLED)
     status = Status.COMPLETED if row.status in (Status.NONE, Status.UNKNOWN) else row.status
     graded = replace(row, stage=Stage.ENDED, status=status, rewards=tuple(fact.rewards))
     if fact.status in (Status.FAILED, Status.TIMEOUT):
@@ -145,16 +154,26 @@ def _grade(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
     return replace(graded, expects_reward=fact.expects_reward)
 
 
-def _requeue(row: SessionRow, _: SessionEvent, __: int) -> SessionRow:
-    return replace(row, stage=Stage.QUEUED, worker_id="", incarnation="")
+def _requeue(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
+    waiting = replace(row, stage=Stage.QUEUED, worker_id="", incarnation="")
+    if fact.type is Fact.DECLINED:
+        return waiting
+    if row.inits_lost + 1 < MOST_INITS_LOST:
+        # The time that it was being prepared isn't time in the queue.
+        return replace(waiting, queued_at=row.queued_at + max(0, at - row.since_at), inits_lost=row.inits_lost + 1)
+    if row.attempt < row.max_attempts:
+        return _next_attempt(row, at)
+    return _failed(row, Boundary.SANDBOX, f"{MOST_INITS_LOST} workers in a row were lost while they prepared it")
 
 
-def _next_attempt(row: SessionRow) -> SessionRow:
+def _next_attempt(row: SessionRow, at: int) -> SessionRow:
     return replace(
         row,
         stage=Stage.QUEUED,
+        queued_at=at,
         attempt=row.attempt + 1,
         round=0,
+        inits_lost=0,
         worker_id="",
         incarnation="",
         lease_id="",
@@ -172,9 +191,9 @@ def _failed(row: SessionRow, boundary: Boundary, error: str, status: Status = St
     return replace(row, stage=Stage.ENDED, status=status, boundary=boundary, error=error, is_open=False)
 
 
-def _retry_init(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
+def _retry_init(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
     if row.attempt < row.max_attempts:
-        return _next_attempt(row)
+        return _next_attempt(row, at)
     if fact.type is Fact.DEADLINE_HIT:
         return _failed(row, Boundary.SANDBOX, f"preparing took longer than {row.times.init_s:g} s (budgets.init_s)")
     boundary = fact.boundary if fact.boundary not in (Boundary.NONE, Boundary.UNKNOWN) else Boundary.SANDBOX
@@ -184,11 +203,13 @@ def _retry_init(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
 def _expire(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
     sealed = _sealed(row, row.writers, at)
     if row.ending is not Status.NONE:  # asked to end it, the holder didn't
-        return _failed(sealed, row.boundary, row.error, row.ending)
+        if row.status is Status.COMPLETED:
+            return _failed(sealed, Boundary.SANDBOX, f"the run had ended, but worker {row.worker_id} never sealed it")
+        return _failed(sealed, row.boundary, row.error, row.status)
     if row.is_external:
         return _failed(sealed, Boundary.NONE, "the session's deadline passed", Status.TIMEOUT)
     if row.attempt < row.max_attempts:
-        return _next_attempt(sealed)
+        return _next_attempt(sealed, at)
     why = {
         Fact.DEADLINE_HIT: "granted, but its worker didn't start it in time",
         Fact.DECLINED: fact.error or "its worker declined to run it",
@@ -201,6 +222,8 @@ def _overrun(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
         return _expire(row, fact, at)
     if row.ending is not Status.NONE:
         return row
+    if row.status is not Status.NONE:  # it ended in time, only its seal takes long
+        return replace(row, ending=Status.TIMEOUT)
     error = f"the run took longer than {row.times.run_s:g} s (budgets.run_s)"
     return replace(row, ending=Status.TIMEOUT, status=Status.TIMEOUT, boundary=Boundary.HARNESS, error=error)
 

@@ -49,8 +49,12 @@ class SessionRow:
     stage: Stage = Stage.UNKNOWN
     since_at: int = 0
     """When the session came into its stage."""
+    queued_at: int = 0
+    """From when on its attempt's time in the queue counts: a worker that declined didn't begin it anew."""
     attempt: int = 1
     round: int = 0
+    inits_lost: int = 0
+    """How often this attempt's worker disappeared while it prepared the session."""
     worker_id: str = ""
     incarnation: str = ""
     lease_id: str = ""

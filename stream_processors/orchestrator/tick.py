@@ -111,7 +111,8 @@ def _deadline(row: SessionRow, now: int, limits: Limits) -> SessionEvent | None:
         Stage.RUNNING: times.run_s * 1000 + limits.end_grace_ms,
         Stage.POSTRUN: (times.postrun_s + times.evaluate_s) * 1000 + limits.end_grace_ms,
     }.get(row.stage)
-    if allowed_ms is None or now - row.since_at < allowed_ms:
+    since_at = row.queued_at if row.stage is Stage.QUEUED else row.since_at
+    if allowed_ms is None or now - since_at < allowed_ms:
         return None
     return _fact(row, Fact.DEADLINE_HIT, now, error=f"the {row.stage} stage took longer than {allowed_ms / 1000:g} s")
 

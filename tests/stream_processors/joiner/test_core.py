@@ -209,8 +209,11 @@ def test_one_number_never_means_two_contents() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
 def test_a_session_is_first_met_in_revision_1(order: tuple[int, ...]) -> None:
-    """A verdict that the end doesn't expect (its worker died before it said so) comes after it, also when it is there first:
-    a trainer takes the later revision of a group that it doesn't know for one that it has trained."""
+    """A verdict that the end doesn't expect comes after it, also when it is there first.
+
+    Its worker may have died between reward and `graded`; and a trainer takes a later revision of a group that it doesn't
+    know for one of a group that it has trained.
+    """
     lost = ended(expects_reward=False, status=Status.FAILED, boundary=Boundary.EVALUATOR)
     facts: list[Record] = [reward(1.0), trajectory(), lost]
     scored = join(registered(), *(facts[n] for n in order))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from schemas.records import Record, SessionEvent, SessionState, Stage, StageCommand
 from schemas.records import SessionEventType as Fact
-from stream_processors.orchestrator.core import apply
+from stream_processors.orchestrator.core import MOST_INITS_LOST, apply
 from stream_processors.orchestrator.outputs import outputs
 from stream_processors.orchestrator.row import SessionRow
 from tests.stream_processors.orchestrator.facts import (
@@ -195,6 +196,62 @@ def test_declined_and_lost_assignments_cost_no_attempt() -> None:
     )
     assert session.row is not None
     assert (session.row.stage, session.row.attempt, session.row.round) == (Stage.QUEUED, 1, 2)
+
+
+def test_declines_do_not_begin_the_queue_anew() -> None:
+    """A session that is declined for ever waits no longer than its queue budget; time in INIT isn't time in the queue."""
+    session = lived()
+    for round_ in (1, 2, 3):
+        session.feed(
+            fact(Fact.INIT_ASSIGNED, attempt=1, round=round_, stage=Stage.INIT, **WORKER),
+            fact(Fact.DECLINED, attempt=1, round=round_, **WORKER),
+        )
+    assert session.row is not None
+    assert (session.row.queued_at, session.row.since_at) == (1000, 7000)
+    session.feed(
+        fact(Fact.INIT_ASSIGNED, attempt=1, round=4, stage=Stage.INIT, **WORKER),
+        fact(Fact.INIT_LOST, attempt=1, round=4, **WORKER),
+    )
+    assert session.row.queued_at == 1000 + 1000
+
+
+def test_preparing_that_kills_its_workers_comes_to_an_end() -> None:
+    """Each attempt loses a few workers at most; then the session fails at the sandbox."""
+    session = lived()
+    for attempt in (1, 2):
+        for round_ in range(1, MOST_INITS_LOST + 1):
+            assert session.facts(Fact.ENDED) == []
+            session.feed(
+                fact(Fact.INIT_ASSIGNED, attempt=attempt, round=round_, stage=Stage.INIT, **WORKER),
+                fact(Fact.INIT_LOST, attempt=attempt, round=round_, **WORKER),
+            )
+    (ended,) = session.facts(Fact.ENDED)
+    assert (ended.status, ended.boundary, ended.attempt) == ("failed", "sandbox", 2)
+
+
+def test_a_cancellation_that_the_worker_tells_first() -> None:
+    """Cancelled while it is graded, a session ends as cancelled, whoever of worker and timer was faster."""
+    session = lived(*good_life()[:6])
+    session.feed(fact(Fact.GRADED, status="cancelled", error="enough", attempt=1, round=1, lease_id=lease(), **WORKER))
+    (ended,) = session.facts(Fact.ENDED)
+    assert (ended.status, ended.error, ended.expects_reward) == ("cancelled", "enough", False)
+
+
+def test_a_run_that_ended_in_time_is_no_timeout() -> None:
+    """The run's deadline passes while its seal is awaited: what `finished` said stands, with or without the seal."""
+    held: dict[str, Any] = {"attempt": 1, "round": 1, "lease_id": lease(), **WORKER}
+    hit = fact(Fact.DEADLINE_HIT, stage=Stage.RUNNING, attempt=1, round=1)
+    sealed = lived(*good_life()[:5], hit)
+    sealed.feed(*good_life()[5:])
+    assert [e.status for e in sealed.facts(Fact.ENDED)] == ["completed"]
+    unsealed = lived(*good_life()[:5], hit)
+    unsealed.feed(fact(Fact.LEASE_EXPIRED, **held))
+    assert [(e.status, e.boundary) for e in unsealed.facts(Fact.ENDED)] == [("failed", "sandbox")]
+
+
+def test_a_registration_is_no_later_than_its_record() -> None:
+    """A submitter whose clock is ahead would make every cancellation one of an earlier session."""
+    assert lived(first=registered(at=9_000_000)).row == replace(lived().row or SessionRow(""), registered_at=1000)
 
 
 def test_a_lost_worker_yields_the_next_attempt() -> None:
