@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, Self
 
 import structlog
@@ -15,67 +13,14 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from bus.errors import BusRefusedError, BusUnavailableError, TopicsRefusedError
-from bus.settings import MAX_FETCH_BYTES, BusSettings
-from schemas.topics import BY_SESSION, TOPICS, Topic, dead_letter_topics
+from bus.plan import Action, Change, Existing, compare, declared_topics, differing, topic_settings
+from bus.settings import BusSettings
+from schemas.topics import Topic
 
 _log = structlog.get_logger(__name__)
 _PAUSE_S: Final = 0.3
 _DYNAMIC_TOPIC_CONFIG: Final = 1
 """Kafka's number for a setting that was made on the topic itself."""
-
-
-class Action(StrEnum):
-    """What stands between the catalogue and the cluster, for one topic."""
-
-    NONE = "none"
-    CREATE = "create"
-    ALTER = "alter"
-    """Settings differ; `apply` sets them."""
-    GROW = "grow"
-    """A topic without keys gets more partitions."""
-    REFUSE = "refuse"
-    """Only a new topic and a drain can bring it about."""
-    UNDECLARED = "undeclared"
-    """On the cluster under our prefix, in nobody's catalogue; left alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One topic's line of a plan."""
-
-    topic: str
-    """The catalogue's name."""
-    action: Action
-    details: tuple[str, ...] = ()
-    """For people: `retention.ms: 3600000 → 604800000`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Existing:
-    partitions: int
-    replication: int
-    settings: dict[str, str]
-    own_settings: dict[str, str]
-
-
-def declared_topics(extra: Iterable[Topic] = ()) -> list[Topic]:
-    """The catalogue, its dead letters, and what callers add: changelogs of stream processors, a trainer's dead letters."""
-    declared = {topic.name: topic for topic in [*TOPICS.values(), *dead_letter_topics(), *extra]}
-    if len({declared[name].partitions for name in BY_SESSION}) > 1:
-        raise ValueError("topics keyed by session need the same number of partitions")
-    return list(declared.values())
-
-
-def topic_settings(topic: Topic, replication: int) -> dict[str, str]:
-    """The settings that a topic of ours has on a cluster with this replication."""
-    return {
-        "cleanup.policy": topic.cleanup.value,
-        "retention.ms": str(topic.retention_ms),
-        # Time decides, never size: a long session's records must outlive it.
-        "retention.bytes": "-1",
-        "min.insync.replicas": str(max(1, replication - 1)),
-        "max.message.bytes": str(MAX_FETCH_BYTES),
-    }
 
 
 class TopicAdmin:
@@ -97,7 +42,7 @@ class TopicAdmin:
                         await client.close()
                         _log.warning("broker.unreachable", bootstrap=self._settings.bootstrap, error=repr(error))
                         await asyncio.sleep(_PAUSE_S)
-                    except BaseException:
+                    except BaseException:  # a cancelled start leaves no open client either
                         await client.close()
                         raise
                     else:
@@ -117,7 +62,7 @@ class TopicAdmin:
             declared = _with_partitions(declared_topics(extra), partitions)
             existing = await self._existing()
             replication = await self._replication()
-        changes = [_compare(topic, existing.get(topic.name), replication) for topic in declared]
+        changes = [compare(topic, existing.get(topic.name), replication) for topic in declared]
         names = {topic.name for topic in declared}
         if self._settings.topic_prefix:  # without a prefix the cluster may be anybody's
             changes += [Change(name, Action.UNDECLARED) for name in sorted(existing) if name not in names]
@@ -160,7 +105,7 @@ class TopicAdmin:
             missing = [topic for topic in topics if topic.name not in existing]
             replication = await self._replication()
             await self._create(missing, replication)
-        return [_compare(topic, None, replication) for topic in missing]
+        return [compare(topic, None, replication) for topic in missing]
 
     async def delete_all(self) -> None:
         """Delete every topic under the prefix, with its data: for tests, and for a tenant that goes."""
@@ -183,14 +128,14 @@ class TopicAdmin:
         described = await self._client_now.describe_cluster()
         return min(3, len(described["brokers"]))
 
-    async def _existing(self) -> dict[str, _Existing]:
+    async def _existing(self) -> dict[str, Existing]:
         """Our topics on the cluster, by the catalogue's names."""
         prefix = self._settings.topic_prefix
         listed = await self._client_now.describe_topics()
         mine = {t["topic"]: t["partitions"] for t in listed if t["topic"].startswith(prefix) and not t["is_internal"]}
         settings = await self._settings_of(list(mine))
         return {
-            self._settings.logical(name): _Existing(
+            self._settings.logical(name): Existing(
                 partitions=len(parts),
                 replication=min((len(p["replicas"]) for p in parts), default=0),
                 settings={k: v for k, (v, _) in settings[name].items()},
@@ -261,7 +206,7 @@ class TopicAdmin:
                     raise BusRefusedError(f"Kafka refused the settings of {name}: {text or for_code(code).__name__}")
         while True:
             found = await self._existing()
-            if not any(_differing(settings, found[name].settings) for name, settings in wanted.items()):
+            if not any(differing(settings, found[name].settings) for name, settings in wanted.items()):
                 break
             await asyncio.sleep(_PAUSE_S)  # the brokers learn it from the controller a moment later
         _log.info("topics.altered", count=len(topics))
@@ -275,28 +220,3 @@ class TopicAdmin:
 
 def _with_partitions(topics: Sequence[Topic], partitions: int | None) -> list[Topic]:
     return [dataclasses.replace(t, partitions=partitions) for t in topics] if partitions else list(topics)
-
-
-def _compare(topic: Topic, existing: _Existing | None, replication: int) -> Change:
-    if existing is None:
-        return Change(topic.name, Action.CREATE, (f"{topic.partitions} partitions, replication {replication}",))
-    wanted = topic_settings(topic, existing.replication or replication)
-    differing = _differing(wanted, existing.settings)
-    details = [f"{name}: {existing.settings.get(name)} → {wanted[name]}" for name in differing]
-    action = Action.ALTER if details else Action.NONE
-    if existing.partitions != topic.partitions:
-        details.append(f"partitions: {existing.partitions} → {topic.partitions}")
-        action = Action.REFUSE if topic.key or topic.partitions < existing.partitions else Action.GROW
-    if existing.replication < replication:
-        # Moving replicas is the operator's tool's work; it doesn't stand in the way of the rest.
-        details.append(f"replication: {existing.replication}, the cluster could hold {replication}")
-    return Change(topic.name, action, tuple(details))
-
-
-def _differing(wanted: dict[str, str], found: dict[str, str]) -> list[str]:
-    return [name for name, value in wanted.items() if _normal(found.get(name)) != _normal(value)]
-
-
-def _normal(value: str | None) -> str | None:
-    """Lists in Kafka's settings have no order."""
-    return ",".join(sorted(value.split(","))) if value is not None else None

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import uuid
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -70,7 +71,7 @@ def _verified(data: bytes, key: str, where: str) -> bytes:
     return data
 
 
-class _Base:
+class _Base(ABC):
     """Deadlines, threads and patience; subclasses say how bytes are read and written."""
 
     async def put(self, owner: str, data: bytes) -> str:
@@ -99,14 +100,17 @@ class _Base:
         except (OSError, TimeoutError) as error:
             raise BlobStoreUnavailableError(f"blob store {self._url('')}: {error!r}") from error
 
+    @abstractmethod
     def _write(self, key: str, data: bytes) -> str:
-        raise NotImplementedError
+        """Write a blob, whole or not at all, and return its URL; may block."""
 
+    @abstractmethod
     def _read(self, key: str) -> bytes:
-        raise NotImplementedError
+        """A blob's bytes; may block. Raises FileNotFoundError."""
 
+    @abstractmethod
     def _url(self, key: str) -> str:
-        raise NotImplementedError
+        """The URL of a key."""
 
 
 class LocalBlobStore(_Base):

@@ -87,7 +87,7 @@ class KafkaGroupSource:
                     "broker.unreachable", group=self._group, bootstrap=self._settings.bootstrap, error=repr(failed)
                 )
                 await close_consumer(consumer)
-            except BaseException:
+            except BaseException:  # a cancelled start leaves no open client either
                 await close_consumer(consumer)
                 raise
             else:

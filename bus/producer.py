@@ -161,7 +161,7 @@ class Producer:
                 except KafkaError as error:
                     await _close(client)
                     _log.warning("broker.unreachable", bootstrap=self._settings.bootstrap, error=repr(error))
-                except BaseException:
+                except BaseException:  # a cancelled start leaves no open client either
                     await _close(client)
                     raise
                 else:

@@ -37,7 +37,7 @@ async def open_reader(settings: BusSettings) -> AIOKafkaConsumer:
                     await close_consumer(consumer)
                     _log.warning("broker.unreachable", bootstrap=settings.bootstrap, error=repr(error))
                     await asyncio.sleep(_PAUSE_S)
-                except BaseException:
+                except BaseException:  # a cancelled start leaves no open client either
                     await close_consumer(consumer)
                     raise
                 else:

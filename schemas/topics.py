@@ -45,6 +45,15 @@ class Topic:
     partitions: int = DEFAULT_PARTITIONS
     doc: str = ""
 
+    @property
+    def bears_log_time(self) -> bool:
+        """Whether its records are stamped by the broker instead of by their producers.
+
+        The orchestrator compares the times of what workers, commands and it itself tell: one clock for all of them, or a
+        worker whose clock is an hour behind would seem to have run for an hour when it starts.
+        """
+        return self.name.startswith("rollout.")
+
 
 def _catalogue(*topics: Topic) -> dict[str, Topic]:
     return {t.name: t for t in topics}

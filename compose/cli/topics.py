@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from bus import TopicsRefusedError
-from bus.admin import Action, Change, TopicAdmin
+from bus.admin import TopicAdmin
+from bus.plan import Action, Change
 from compose.cli.connect import bus_settings
 from compose.cli.console import async_command, out, print_json
 from compose.errors import CommandError

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from bus.admin import Action, TopicAdmin, _compare, _Existing, declared_topics, topic_settings
+from bus.admin import TopicAdmin
 from bus.errors import TopicsRefusedError
+from bus.plan import Action, Existing, compare, declared_topics, topic_settings
 from bus.settings import BusSettings
 from schemas.topics import TOPICS, Cleanup, Topic, TopicKind, changelog_topic, dead_letter_topics
 
@@ -20,7 +23,7 @@ KEYLESS = Topic("audit.log", TopicKind.FACT, "", (), 1000, partitions=2)
 def existing(topic=SESSIONS, partitions=None, **settings):
     """A topic as it is on a cluster of one node."""
     wanted = topic_settings(topic, 1) | settings
-    return _Existing(partitions=partitions or topic.partitions, replication=1, settings=wanted, own_settings=wanted)
+    return Existing(partitions=partitions or topic.partitions, replication=1, settings=wanted, own_settings=wanted)
 
 
 def test_everything_is_declared_once():
@@ -45,6 +48,19 @@ def test_settings_follow_the_catalogue():
 
 
 @pytest.mark.parametrize(
+    ("topic", "clock"),
+    [
+        ("rollout.sessions", "LogAppendTime"),
+        ("rollout.stage.run", "LogAppendTime"),
+        ("capture.completions", "CreateTime"),
+    ],
+)
+def test_whose_clock_stamps_records(topic, clock):
+    """The times that the orchestrator compares are all the broker's; a call's record keeps its own."""
+    assert topic_settings(TOPICS[topic], 1)["message.timestamp.type"] == clock
+
+
+@pytest.mark.parametrize(
     ("topic", "found", "action"),
     [
         (SESSIONS, None, Action.CREATE),
@@ -58,18 +74,18 @@ def test_settings_follow_the_catalogue():
 )
 def test_what_is_to_be_done(topic, found, action):
     """A keyed topic's partitions never change; one without keys may grow; nothing shrinks."""
-    assert _compare(topic, found, 1).action is action
+    assert compare(topic, found, 1).action is action
 
 
 def test_the_order_of_policies_does_not_matter():
     """Kafka may list `delete,compact`, we `compact,delete`."""
     nodes = TOPICS["rollout.nodes"]
-    assert _compare(nodes, existing(nodes, **{"cleanup.policy": "delete,compact"}), 1).action is Action.NONE
+    assert compare(nodes, existing(nodes, **{"cleanup.policy": "delete,compact"}), 1).action is Action.NONE
 
 
 def test_too_few_replicas_are_reported():
     """A cluster that has grown since: a line for the operator, nothing that apply would do."""
-    change = _compare(SESSIONS, existing(), 3)
+    change = compare(SESSIONS, existing(), 3)
     assert change.action is Action.NONE
     assert any("replication: 1" in line for line in change.details)
 
@@ -99,6 +115,21 @@ class TestOnKafka:
         assert {c.topic for c in applied} == {t.name for t in declared_topics(extra)}
         assert await admin.diff(extra, partitions=2) == []
         assert await admin.apply(extra, partitions=2) == []
+
+    async def test_a_producer_whose_clock_is_wrong_does_not_date_facts(self, admin, kafka, topic_prefix):
+        """A worker's fact is read with the broker's time, whatever the worker's clock says."""
+        await admin.apply(partitions=1)
+        place = TopicPartition(topic_prefix + "rollout.sessions", 0)
+        producer = AIOKafkaProducer(bootstrap_servers=kafka)
+        await producer.start()
+        await producer.send_and_wait(place.topic, b"x", partition=0, timestamp_ms=1000)
+        await producer.stop()
+        consumer = AIOKafkaConsumer(bootstrap_servers=kafka, auto_offset_reset="earliest")
+        await consumer.start()
+        consumer.assign([place])
+        record = await asyncio.wait_for(consumer.getone(), 20)
+        await consumer.stop()
+        assert abs(record.timestamp - time.time() * 1000) < 60_000
 
     async def test_other_partitions_are_refused_and_nothing_is_touched(self, admin):
         """With one refusal in the plan, apply creates nothing either, and says what to do."""

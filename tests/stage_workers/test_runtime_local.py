@@ -216,3 +216,4 @@ async def test_program_dies_with_its_worker(tmp_path: Path) -> None:
         await worker.wait()
         while alive(pid):
             await asyncio.sleep(0.02)
+    assert worker.returncode == -signal.SIGKILL

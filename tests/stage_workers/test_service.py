@@ -45,6 +45,7 @@ async def test_draining_worker_finishes_what_it_has(memory_bus: MemoryBus, tmp_p
         await around.heard(SessionEventType.SEALED, "s1")
         await around.fact(SessionEventType.ENDED, "s1", status=Status.COMPLETED)
         await around.until(lambda: not around.beats()[-1].holds)
+        assert around.kinds("s1") == ["ready", "started", "finished", "sealed"]
 
 
 async def test_each_start_is_another_incarnation(memory_bus: MemoryBus, tmp_path: Path) -> None:
