@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import harnesses
 from schemas.records import Boundary, Status
 from stage_workers.errors import StageFault
@@ -13,6 +15,8 @@ from stage_workers.sessions import OpenLease, Outcome, Session
 
 # Configuration files name the lease's secret: for the session's user alone.
 _FILE_MODE = 0o600
+# What stands for a lease's secret in a text that leaves its worker.
+_HIDDEN = "[secret]"
 
 
 async def launch(kit: Kit, session: Session, lease: OpenLease, run_s: float) -> Outcome:
@@ -68,7 +72,14 @@ async def launch(kit: Kit, session: Session, lease: OpenLease, run_s: float) -> 
         for log in logs.values():
             log.close()
     lines.close()
-    return await _attributed(kit, lease, _outcome(judge, result, run_s))
+    outcome = await _attributed(kit, lease, _outcome(judge, _without(lease.secret, result), run_s))
+    return replace(outcome, error=outcome.error.replace(lease.secret, _HIDDEN))
+
+
+def _without(secret: str, result: ExecResult) -> ExecResult:
+    """What the program said, fit to be told: harnesses name their base URL, which holds the secret, when a call fails."""
+    named, hidden = secret.encode(), _HIDDEN.encode()
+    return replace(result, stdout=result.stdout.replace(named, hidden), stderr=result.stderr.replace(named, hidden))
 
 
 def _outcome(judge: harnesses.Judge, result: ExecResult, run_s: float) -> Outcome:

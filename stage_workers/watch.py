@@ -38,9 +38,10 @@ class Watch:
             case SessionEventType.LEASE_EXPIRED if event.attempt == session.attempt:
                 session.end(EndingKind.LOST, "its lease expired")
             case SessionEventType.INIT_LOST if self._is_mine(event) and _is_assignment(session, event):
-                if session.stage in _BEFORE_LEASE:
+                # One that is ready has told so: it may still be granted, if no other is ready before.
+                if session.stage is Stage.INIT:
                     session.end(EndingKind.LOST, "the orchestrator gave this INIT up")
-            case SessionEventType.DEADLINE_HIT if event.attempt == session.attempt:
+            case SessionEventType.DEADLINE_HIT if event.attempt == session.attempt and _is_in(session, event):
                 kind = EndingKind.LOST if _has_no_lease(session) else EndingKind.DEADLINE
                 session.end(kind, event.error or f"the {session.stage} deadline passed")
             case SessionEventType.CANCEL_REQUESTED:
@@ -80,6 +81,16 @@ class Watch:
 
     def _is_mine(self, event: SessionEvent) -> bool:
         return event.worker_id == self._kit.settings.worker_id and event.incarnation == self._kit.incarnation
+
+
+def _is_in(session: Session, event: SessionEvent) -> bool:
+    """Whether the session still stands in the stage whose deadline was hit: the fact may have been overtaken.
+
+    Where it wasn't, the orchestrator goes on without this attempt, and says so.
+    """
+    if event.stage is Stage.POSTRUN:
+        return session.stage in {Stage.SEALED, Stage.POSTRUN}
+    return event.stage is session.stage and event.round in {0, session.round}
 
 
 def _has_no_lease(session: Session) -> bool:

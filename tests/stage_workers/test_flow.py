@@ -322,6 +322,38 @@ async def test_run_deadline_of_the_orchestrator(around: World) -> None:
     assert (await around.heard(SessionEventType.GRADED, "s1")).expects_reward
 
 
+async def test_a_failure_does_not_tell_the_secret(around: World) -> None:
+    """A harness that complains about its base URL: the complaint is told, the secret in it isn't."""
+    await around.to_sealed("s1", task('echo "no route to $OPENAI_BASE_URL/chat" >&2; exit 3'))
+    finished = around.events("s1")[2]
+    assert finished.status is Status.FAILED
+    assert "no route to http://127.0.0.1:9/s/[secret]/v1/chat" in finished.error
+
+
+async def test_overtaken_deadline(around: World) -> None:
+    """A deadline of a stage that the session has left doesn't touch the next one: the orchestrator ignores it too."""
+    await around.to_ready("s1", task())
+    await around.fact(SessionEventType.DEADLINE_HIT, "s1", error="too long", stage=Stage.INIT, round=0)
+    await around.grant("s1")
+    await around.command(Stage.RUNNING, "s1", task())
+    await around.heard(SessionEventType.SEALED, "s1")
+    await around.fact(SessionEventType.DEADLINE_HIT, "s1", error="too long", stage=Stage.RUNNING)
+    await around.command(Stage.POSTRUN, "s1", task())
+    graded = await around.heard(SessionEventType.GRADED, "s1")
+    assert (graded.status, graded.expects_reward) == (Status.COMPLETED, True)
+
+
+async def test_given_up_too_late(around: World) -> None:
+    """A session that was ready when its INIT was given up can still be granted."""
+    await around.to_ready("s1", task())
+    await around.fact(
+        SessionEventType.INIT_LOST, "s1", worker_id=around.settings.worker_id, incarnation=around.incarnation
+    )
+    await around.grant("s1")
+    await around.command(Stage.RUNNING, "s1", task())
+    assert (await around.heard(SessionEventType.FINISHED, "s1")).status is Status.COMPLETED
+
+
 async def test_kafka_away(around: World) -> None:
     """A worker that can't reach Kafka goes on, and tells its facts in order once it can."""
     await around.to_running("s1", task(f"touch {around.settings.state_dir}/begun; sleep 0.5"))
