@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -24,6 +25,14 @@ same "$1" "$2" && kill -KILL "$1"
 
 _DETACHED: Final[list[subprocess.Popen[bytes]]] = []
 """Brokers that outlive the object that started them: forgetting a live child is an error to Python."""
+
+
+@atexit.register
+def _let_detached_live() -> None:
+    """They are meant to go on when we end; without a return code Python complains of each."""
+    for child in _DETACHED:
+        if child.poll() is None:
+            child.returncode = 0
 
 
 class BrokerProcess:
