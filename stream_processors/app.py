@@ -19,7 +19,7 @@ from bus.settings import MAX_FETCH_BYTES, MAX_RECORD_BYTES
 from schemas.topics import DEFAULT_PARTITIONS, Topic, changelog_topic
 from stream_processors.acknowledge import Acknowledger, DurableTable
 from stream_processors.intake import Intake
-from stream_processors.recovery import OrderedTableManager
+from stream_processors.recovery import CarefulConsumer, OrderedTableManager
 
 Table = MutableMapping[bytes, bytes]
 """A Faust table of raw bytes; a write goes into the changelog partition of the event at hand."""
@@ -97,6 +97,8 @@ def build_app(
         logging_config=None,
         datadir=str(Path(tempfile.gettempdir()) / "polynya-faust"),
     )
+    # The transport asks itself for the class of its consumers.
+    cast("Any", app.transport).Consumer = CarefulConsumer
     acknowledger = Acknowledger()
     processor.bind({name: _table(app, name, partitions, acknowledger) for name in processor.table_names})
     topic = app.topic(

@@ -1,8 +1,10 @@
-"""The end of a table's recovery, in an order that loses nothing.
+"""From changelogs to streams without losing a record: three holes of Faust's, closed.
 
-Faust resumes the source partitions, seeks them to their commits, and then lets the streams flow, which empties their queues: a
-record that was fetched in between is gone until the next rebalance, and its successors are committed over it. Here the queues
-are emptied while the sources are still paused.
+While tables are read back, source partitions are paused by leaving them out of a set. (1) Faust hands that very set to the
+fetching thread; when it empties it for a moment, the client takes "no partition" for "every partition", and what it then
+fetches of a paused source is thrown away. (2) A seek to the commits leaves out partitions without a commit, so what was thrown
+away of them stays away. (3) The sources are resumed before the streams' queues are emptied. The next commit covers what was
+lost. Here each fetch gets a set of its own, every source is sought, and the order is: stop fetching, seek, empty the queues, resume.
 """
 
 from __future__ import annotations
@@ -12,10 +14,28 @@ from typing import Any, cast
 
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
+from faust.transport.drivers.aiokafka import Consumer
+from faust.types import TP
+
+
+class CarefulConsumer(Consumer):
+    """Faust's consumer, which fetches only what it was asked for and can seek to the beginning."""
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
+        """Fetch records of the partitions that are active now, whatever becomes of the set meanwhile."""
+        snapshot = None if active_partitions is None else set(active_partitions)
+        return await super()._getmany(snapshot, timeout)
+
+    async def perform_seek(self) -> None:
+        """Seek every source to its commit, and those without one to their beginning (the client leaves them alone)."""
+        await super().perform_seek()
+        for tp in self.assignment():
+            if not self._is_changelog_tp(tp) and not self._committed_offset.get(tp):
+                await self.seek(tp, 0)
 
 
 class OrderedRecovery(Recovery):
-    """Faust's recovery service with its last step in order: seek, empty the queues, only then resume the sources."""
+    """Faust's recovery service with its last step in order."""
 
     async def on_recovery_completed(self, generation_id: int = 0) -> None:
         """Hand over from the changelogs to the streams."""
@@ -32,6 +52,8 @@ class OrderedRecovery(Recovery):
         if app.consumer_generation_id != generation_id:
             self.log.warning("another rebalance began during recovery")
             return
+        consumer.stop_flow()
+        await self._wait(consumer.wait_for_stopped_flow(), timeout=app.conf.broker_request_timeout)
         assignment = consumer.assignment()
         if assignment:
             self.log.info("Seek stream partitions to committed offsets.")

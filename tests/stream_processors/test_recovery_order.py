@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from faust.transport.drivers.aiokafka import Consumer
 from faust.types import TP
 
-from stream_processors.recovery import OrderedRecovery
+from stream_processors.recovery import CarefulConsumer, OrderedRecovery
 
 
 async def test_the_queues_are_emptied_before_the_sources_flow() -> None:
@@ -24,6 +26,8 @@ async def test_the_queues_are_emptied_before_the_sources_flow() -> None:
 
     consumer = SimpleNamespace(
         assignment=lambda: {source, changelog},
+        stop_flow=lambda: log.append("stop fetching"),
+        wait_for_stopped_flow=lambda: note("stopped"),
         perform_seek=lambda: note("seek"),
         resume_partitions=resume_partitions,
         resume_flow=lambda: log.append("resume flow"),
@@ -53,9 +57,46 @@ async def test_the_queues_are_emptied_before_the_sources_flow() -> None:
         "_is_changelog_tp": lambda tp: tp == changelog,
     }
     await OrderedRecovery.on_recovery_completed(recovery, 7)
-    order = [what for what in log if what in {"seek", "empty queues", "resume sources", "resume flow"}]
-    assert order == ["seek", "empty queues", "resume sources", "resume flow"]
+    order = [what for what in log if what in {"stopped", "seek", "empty queues", "resume sources", "resume flow"}]
+    assert order == ["stopped", "seek", "empty queues", "resume sources", "resume flow"]
     assert log[-1] == "end"
+
+
+async def test_a_fetch_has_a_set_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emptied meanwhile, Faust's own set would make the client fetch, and lose, every partition's records."""
+    asked: list[set[TP] | None] = []
+
+    async def getmany(_: Any, partitions: set[TP] | None, timeout: float) -> dict[TP, Any]:
+        asked.append(partitions)
+        active.clear()
+        return {}
+
+    monkeypatch.setattr(Consumer, "_getmany", getmany)
+    active = {TP("app-sessions-changelog", 0)}
+    await CarefulConsumer._getmany(object.__new__(CarefulConsumer), active, 1.0)
+    await CarefulConsumer._getmany(object.__new__(CarefulConsumer), None, 1.0)
+    assert asked == [{TP("app-sessions-changelog", 0)}, None]
+
+
+async def test_a_source_without_a_commit_is_sought_to_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own seek leaves it where it is, behind whatever was thrown away."""
+    sought: list[tuple[TP, int]] = []
+    fresh, known, changelog = TP("rollout.sessions", 0), TP("rollout.sessions", 1), TP("app-sessions-changelog", 0)
+
+    async def perform_seek(_: Any) -> None:
+        return None
+
+    async def seek(_: Any, tp: TP, offset: int) -> None:
+        sought.append((tp, offset))
+
+    monkeypatch.setattr(Consumer, "perform_seek", perform_seek)
+    monkeypatch.setattr(CarefulConsumer, "seek", seek)
+    monkeypatch.setattr(CarefulConsumer, "assignment", lambda _: {fresh, known, changelog})
+    monkeypatch.setattr(CarefulConsumer, "_is_changelog_tp", lambda _, tp: tp == changelog)
+    consumer = object.__new__(CarefulConsumer)
+    consumer._committed_offset = {known: 7}
+    await consumer.perform_seek()
+    assert sought == [(fresh, 0)]
 
 
 class _Tables(dict[str, Any]):
