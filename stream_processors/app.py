@@ -7,7 +7,7 @@ hands each record to the processor's intake. A record is acknowledged when it is
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -58,8 +58,12 @@ class Processor(Protocol):
         """What runs beside the agent while the app is up (timers, views); cancelled when it stops."""
         ...
 
-    def assigned(self) -> None:
-        """Other partitions, and so other rows of the tables, are ours from now on."""
+    def assigned(self, partitions: Collection[int]) -> None:
+        """These partitions of its topics, and so these rows of its tables, are ours from now on, and no others.
+
+        None while a rebalance goes on, and until the tables of what it brought are read back. (Rows of partitions that
+        have gone stay in a table.)
+        """
         ...
 
 
@@ -117,12 +121,25 @@ def build_app(
 
     app.agent(topic, name=processor.name)(agent)
 
-    async def assigned(*_: object, **__: object) -> None:
-        processor.assigned()
+    _tell_assignments(settings, app, processor)
+    return app, acknowledger
+
+
+def _tell_assignments(settings: BusSettings, app: faust.App, processor: Processor) -> None:
+    """Tell the processor which partitions it has: none from the revocation on, the new ones once the tables are read back."""
+    source = settings.physical(processor.topics[0])
+    processor.assigned(())
+
+    async def revoked(*_: object, **__: object) -> None:
+        processor.assigned(())
+
+    async def recovered() -> None:
+        processor.assigned({tp.partition for tp in app.consumer.assignment() if tp.topic == source})
 
     # By default Faust keeps receivers by weak reference, and this one would be gone at once.
-    app.on_partitions_assigned.connect(assigned, weak=False)
-    return app, acknowledger
+    app.on_partitions_revoked.connect(revoked, weak=False)
+    # Every table's callbacks run when all tables are read back; one is enough.
+    app.tables[processor.table_names[0]].on_recover(recovered)
 
 
 def _events(stream: StreamT[bytes]) -> AsyncIterator[EventT[bytes]]:

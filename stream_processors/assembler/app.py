@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
@@ -48,7 +48,7 @@ class Assembler:
         """Nothing runs beside the agent."""
         return ()
 
-    def assigned(self) -> None:
+    def assigned(self, partitions: Collection[int]) -> None:
         """Nothing depends on which partitions are ours."""
 
     async def handle(self, delivery: Delivery, raw: bytes) -> None:

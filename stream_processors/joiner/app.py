@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -45,7 +45,7 @@ class Joiner:
         """Nothing runs beside the agent."""
         return ()
 
-    def assigned(self) -> None:
+    def assigned(self, partitions: Collection[int]) -> None:
         """Nothing depends on which partitions are ours."""
 
     async def handle(self, delivery: Delivery, raw: bytes) -> None:

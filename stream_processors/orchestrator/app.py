@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -61,6 +61,7 @@ class Orchestrator:
         self._sessions: Table = {}
         self._tasks: Table = {}
         self._live: dict[str, SessionRow] | None = None
+        self._mine: frozenset[int] | None = None
         self._pending: dict[str, tuple[SessionEvent, int]] = {}
         self._controls: list[Control] = []
         self._read_to: dict[int, int] = {}
@@ -72,8 +73,9 @@ class Orchestrator:
         self._sessions, self._tasks = tables["sessions"], tables["tasks"]
         self._live = None
 
-    def assigned(self) -> None:
-        """New rows may be ours: silence of their workers means nothing before a full period of reading."""
+    def assigned(self, partitions: Collection[int]) -> None:
+        """Other rows are ours: silence of their workers means nothing before a full period of reading."""
+        self._mine = frozenset(partitions)
         self._live = None
         self.fleet.fresh_since = None
 
@@ -119,12 +121,13 @@ class Orchestrator:
         after = apply(row, fact, delivery.offset, delivery.timestamp_ms)
         if after is None or after is row:
             return None
+        after = replace(after, partition=delivery.partition)
         if row is None:
             self._tasks[key] = raw
         self._sessions[key] = after.to_bytes()
         if not after.is_live and after.move == Move.NOTE_OVERDUE:
             drop(self._tasks, key)  # nothing will be published of this session any more
-        if self._live is not None:
+        if self._live is not None and self._is_mine(after):
             self._live[after.session_id] = after
         _log.info(
             "session.moved",
@@ -136,6 +139,10 @@ class Orchestrator:
             status=after.status,
         )
         return after
+
+    def _is_mine(self, row: SessionRow) -> bool:
+        """Whether a row's partition is ours (before anybody said which are, all)."""
+        return self._mine is None or row.partition in self._mine
 
     # -- the views ---------------------------------------------------------------------------------------------------
 
@@ -193,7 +200,7 @@ class Orchestrator:
         self.fleet.forget(now - FORGET_MS)
         if self._live is None:
             rows = (SessionRow.from_bytes(value) for value in list(self._sessions.values()))
-            self._live = {row.session_id: row for row in rows if row.is_live}
+            self._live = {row.session_id: row for row in rows if row.is_live and self._is_mine(row)}
         for session_id in [name for name, row in self._live.items() if not row.is_live]:
             del self._live[session_id]
         self._pending = {

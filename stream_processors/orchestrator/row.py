@@ -74,6 +74,8 @@ class SessionRow:
     """Sealed leases whose grace isn't over: lease → (sealed at, writers)."""
 
     version: int = -1
+    partition: int = -1
+    """Of rollout.sessions: whoever has it keeps the session's time."""
     move: str = ""
     moved_at: int = 0
 

@@ -106,12 +106,30 @@ async def test_freshness_begins_when_everything_is_read_and_ends_with_an_outage(
             while orchestrator.fleet.fresh_since is None:
                 await asyncio.sleep(0.01)
         clock.now = 500
-        orchestrator.assigned()
+        orchestrator.assigned((0,))
         assert orchestrator.fleet.fresh_since is None
         async with asyncio.timeout(10):
             while orchestrator.fleet.fresh_since is None:
                 await asyncio.sleep(0.01)
         assert orchestrator.fleet.fresh_since == 500
+
+
+async def test_only_rows_of_own_partitions_are_timed(memory_bus: MemoryBus) -> None:
+    """A table keeps rows of partitions that another instance has by now; nothing comes of them here."""
+    clock = Clock(0)
+    driven = Driven(memory_bus, lambda bus: make(bus, clock))
+    await memory_bus.publish(registered())
+    await driven.catch_up()
+    clock.now = 10**15
+    orchestrator = driven.processor
+    assert isinstance(orchestrator, Orchestrator)
+    partition = await memory_bus.partition_for("rollout.sessions", "s1")
+    orchestrator.assigned(())
+    assert orchestrator.due() == []
+    orchestrator.assigned({partition + 1})
+    assert orchestrator.due() == []
+    orchestrator.assigned({partition})
+    assert [f.type for f in orchestrator.due()] == [Fact.DEADLINE_HIT]
 
 
 async def test_the_task_is_dropped_with_the_books_of_the_last_seal(memory_bus: MemoryBus) -> None:
