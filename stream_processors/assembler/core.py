@@ -85,10 +85,15 @@ def _apply_event(row: SessionRow, event: SessionEvent) -> SessionRow:
             if other.attempt < event.attempt and not other.closed:
                 row = row.with_lease(name, replace(other, is_superseded=True))
         return row.with_lease(event.lease_id, lease)
+    if event.type is SessionEventType.LEASE_EXPIRED and lease.sealed is None:
+        # The orchestrator ends it, and says whether another attempt follows: a holder's late seal knows nothing of that.
+        return row.with_lease(event.lease_id, replace(lease, is_expired=True))
     if event.type in (SessionEventType.SEALED, SessionEventType.SEAL_OVERDUE) and not lease.closed:
         is_overdue = event.type is SessionEventType.SEAL_OVERDUE
-        listed = tuple(sorted({*(lease.sealed or ()), *event.writers}))
         details = event.details if isinstance(event.details, dict) else {}
+        if lease.is_expired and not is_overdue and details.get("by") != "orchestrator":
+            return row.with_lease(event.lease_id, lease)
+        listed = tuple(sorted({*(lease.sealed or ()), *event.writers}))
         lease = replace(
             lease,
             sealed=listed,

@@ -47,7 +47,7 @@ class LeaseRow:
     """One lease.
 
     `sealed` lists the writers that its end named (None: it hasn't ended), `closed` is the digest of what was published
-    ('' while open), `late` counts calls that came after that.
+    ('' while open), `late` counts calls that came after that. `is_expired`: taken from its holder, who can't end it any more.
     """
 
     attempt: int = 1
@@ -55,6 +55,7 @@ class LeaseRow:
     sealed: tuple[int, ...] | None = None
     is_overdue: bool = False
     is_superseded: bool = False
+    is_expired: bool = False
     closed: str = ""
     late: int = 0
     opened_at: int = 0

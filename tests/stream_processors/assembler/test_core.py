@@ -180,6 +180,16 @@ def test_a_later_grant_supersedes_without_being_told() -> None:
     assert assembler.built[0].counts.untrainable == {"superseded_attempt": 2}
 
 
+def test_a_seal_after_the_expiry_ends_nothing() -> None:
+    """A holder that seals when its lease has expired doesn't know that another attempt follows; the orchestrator says so."""
+    whole = [opened(), *CALLS, event(Fact.LEASE_EXPIRED), event(Fact.SEALED, writers=[1]), sealed_writer(2)]
+    assert run(*whole).built == []
+    for superseded, traces in ((True, 0), (False, 1)):
+        told = event(Fact.SEALED, writers=[1], details={"by": "orchestrator", "superseded": superseded})
+        (built,) = run(*whole, told).built
+        assert len(built.traces) == traces
+
+
 def test_an_unknown_builder_is_a_reason() -> None:
     """The session still gets its trajectory: no traces, and every call says why."""
     assembler = Assembler()
