@@ -49,6 +49,13 @@ class Call:
     """The client has seen status 200; an error from here on travels inside the stream."""
     is_terminal_sent: bool = False
     """The terminal event was handed to the client's transport."""
+    is_withheld: bool = False
+    """The client was told an error in the reply's place, whatever the record says."""
+
+    @property
+    def is_delivered(self) -> bool:
+        """The end that the record tells of was handed to the client's transport."""
+        return self.is_terminal_sent and not self.is_withheld
 
     @property
     def session_id(self) -> str:

@@ -128,4 +128,5 @@ def refuse(recorder: Recorder, flow: http.HTTPFlow, exchange: Exchange, refusal:
 
 def bare_path(path: str) -> str:
     """A path as it may be logged: without the secret's segment and without the query."""
-    return split_secret(path.partition("?")[0])[0][:200]
+    bare = split_secret(path.partition("?")[0])[0][:200]
+    return bare.encode("utf-8", "replace").decode()  # it may hold bytes that are no text

@@ -73,6 +73,7 @@ class Generation:
         except ProxyError as error:
             await self._fail(error)
         except TimeoutError:
+            self.call.is_withheld = True
             self._end(
                 Failed(ProxyError("internal", "the reply couldn't be recorded: neither Kafka nor the disk took it"))
             )

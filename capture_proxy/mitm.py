@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from mitmproxy import options
 from mitmproxy.addons import core, disable_h2c, next_layer, proxyserver, tlsconfig
 from mitmproxy.master import Master
+from mitmproxy.proxy import server
 
 # mitmproxy logs every connection at INFO; what matters of that is in our own log.
 _LEVEL = logging.WARNING
@@ -25,9 +27,11 @@ class Listener:
         self.port = 0
 
     async def start(
-        self, *, host: str, port: int, upstream_port: int, body_limit_bytes: int, timeout_s: float = 10.0
+        self, *, host: str, port: int, upstream_port: int, body_limit_bytes: int, idle_s: float, timeout_s: float = 10.0
     ) -> None:
-        """Listens; raises OSError when the port can't be had."""
+        """Listens; raises OSError when the port can't be had. Connections that are silent for `idle_s` are cut."""
+        # Not an option of mitmproxy's: its 10 minutes would cut a whole answer that the engine takes longer for.
+        server.TCP_TIMEOUT = max(server.TCP_TIMEOUT, math.ceil(idle_s))
         logging.getLogger("mitmproxy").setLevel(_LEVEL)
         opts = options.Options(
             mode=[f"reverse:http://127.0.0.1:{upstream_port}"],

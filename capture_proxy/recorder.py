@@ -155,7 +155,7 @@ class Recorder:
         stub = records.started(lease, seq, request, prompt, proxy_id=self.proxy_id, body=body, at=now_ms())
         try:
             self.spool.call_started(stub)
-        except SpoolRefusalError:
+        except Exception:  # whatever it was: a number that nothing knows of would be a gap at the seal
             lease.undo_call(seq)
             raise
         self._count("started")
@@ -183,19 +183,30 @@ class Recorder:
 
     async def fail(self, call: Call, error: ProxyError) -> None:
         """Appends the record of a failed call; waits for its durability like a finish. Raises TimeoutError."""
-        entry = self._append(call, records.failed(call, error, at=now_ms(), now_s=time.monotonic()))
+        entry = self._append_failure(
+            call, lambda at: records.failed(call, error, at=at, now_s=time.monotonic()), error.kind
+        )
         if entry is not None:
             await self.spool.durable(entry)
 
     def abort(self, call: Call, reason: str) -> None:
         """Appends the record of a call that nobody waits for; nobody has to wait for its durability either."""
-        self._append(call, records.aborted(call, reason, at=now_ms(), now_s=time.monotonic()))
+        self._append_failure(call, lambda at: records.aborted(call, reason, at=at, now_s=time.monotonic()), reason)
+
+    def _append_failure(self, call: Call, make: Callable[[int], CompletionRecord], kind: str) -> Entry | None:
+        at = now_ms()
+        try:
+            return self._append(call, make(at))
+        except Exception:  # what was captured fits no record: the call gets its one record all the same, without it
+            log.exception("call.unrecordable", completion_id=call.completion_id, session_id=call.session_id)
+            return self._append(call, records.unrecordable(call, kind, at=at))
 
     def _append(self, call: Call, record: CompletionRecord) -> Entry | None:
         # Exactly one record per call: whoever comes second (a seal that gave up waiting, then the end) finds it gone.
-        if self._running.pop(call.completion_id, None) is None:
+        if call.completion_id not in self._running:
             return None
         entry = self.spool.append(record)
+        del self._running[call.completion_id]
         call.lease.recorded(call.call_seq)
         self._count(str(record.state))
         return entry

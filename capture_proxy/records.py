@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +34,8 @@ NO_LINEAGE: Final = "no lineage"
 
 # Rounding of float32 log-softmax can leave a logprob a hair above zero.
 _LOGPROB_SLACK: Final = 1e-3
+
+_FLOAT32_MAX: Final = 3.4028234663852886e38
 
 
 def opened(lease: Lease, *, proxy_id: str, takes_over: int) -> SessionOpened:
@@ -101,7 +104,7 @@ def _elapsed_ms(call: Call, until_s: float) -> float:
 def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     """Everything that was captured, whatever the end was."""
     request, parsed, finish = call.request, call.parsed, call.finish
-    tools_json = orjson.dumps(request.tools, option=orjson.OPT_SORT_KEYS) if request.tools else b""
+    tools_json = _sorted_json(request.tools) if request.tools else b""
     echo = ""
     if finish is not None:
         echo = (
@@ -159,9 +162,20 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     )
 
 
+def _sorted_json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer beyond 64 bits
+        return json.dumps(value, sort_keys=True).encode()
+
+
 def _pack_logprobs(logprobs: Sequence[float]) -> bytes:
     # An engine may answer null or NaN; what can't be a float32 is kept as NaN and makes the call untrainable.
-    return arrays.pack_logprobs([math.nan if value is None else value for value in logprobs])
+    return arrays.pack_logprobs([value if _is_float32(value) else math.nan for value in logprobs])
+
+
+def _is_float32(value: float | None) -> bool:
+    return value is not None and abs(value) <= _FLOAT32_MAX
 
 
 def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
@@ -198,6 +212,17 @@ def aborted(call: Call, reason: str, *, at: int, now_s: float) -> CompletionReco
         error=CallError(
             kind=reason, boundary=Boundary.NONE, message="the call was given up before the engine finished"
         ),
+    )
+
+
+def unrecordable(call: Call, kind: str, *, at: int) -> CompletionRecord:
+    """The record of a call whose captured values fit no record: what was known at its start, and the reason."""
+    return replace(
+        call.stub,
+        state=CompletionState.FAILED,
+        finished_at=at,
+        untrainable_reason="unrecordable",
+        error=CallError(kind=kind, boundary=Boundary.PROVIDER, message="what was captured fits no record"),
     )
 
 
@@ -261,7 +286,7 @@ def why_untrainable(output_ids: Sequence[int], logprobs: Sequence[float], prompt
         return "logprobs_missing"
     if len(logprobs) != len(output_ids):
         return "logprob_length"
-    if not all(value is not None and math.isfinite(value) and value <= _LOGPROB_SLACK for value in logprobs):
+    if not all(_is_float32(value) and value <= _LOGPROB_SLACK for value in logprobs):
         return "logprob_invalid"
     return ""
 

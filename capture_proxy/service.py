@@ -67,7 +67,7 @@ class CaptureProxy:
         self._build()
         try:
             await self._start_parts()
-        except BaseException:
+        except BaseException:  # whatever it was, nothing may be left running
             await self._close()
             raise
         if self.settings.ports_file is not None:
@@ -128,6 +128,7 @@ class CaptureProxy:
             port=settings.port,
             upstream_port=self.tap.port,
             body_limit_bytes=2 * settings.max_request_bytes,
+            idle_s=settings.call_timeout_s + 60.0,
         )
         await self.admin.start(settings.admin_host, settings.admin_port)
         self.view.start()

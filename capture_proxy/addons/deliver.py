@@ -47,7 +47,8 @@ class Deliver:
             self._settle(client.id, call, "client_left")
 
     def _settle(self, client_id: str, call: Call, reason: str) -> None:
-        self._recorder.deliver(call, is_delivered=call.is_terminal_sent, reason="" if call.is_terminal_sent else reason)
+        why = "" if call.is_delivered else "withheld" if call.is_withheld else reason
+        self._recorder.deliver(call, is_delivered=call.is_delivered, reason=why)
         calls = self._by_client.get(client_id)
         if calls is not None:
             calls.discard(call)

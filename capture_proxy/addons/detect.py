@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from mitmproxy import http
 
+from capture_proxy import encodings
 from capture_proxy.dialects import DIALECTS, detect
-from capture_proxy.exchange import Exchange, RefusedError, RequestStep, answer, bare_path
+from capture_proxy.exchange import Exchange, RefusedError, RequestStep, answer, bare_path, exchange_of, refuse
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ProxyError
 
@@ -31,21 +34,27 @@ class Detect(RequestStep):
         if route.operation == "probe":
             answer(flow, 200, {"content-type": "text/plain"}, b"")
             return
-        exchange.body = self._body(request)
+        exchange.body = await self._body(request)
 
-    def _body(self, request: http.Request) -> bytes:
+    def error(self, flow: http.HTTPFlow) -> None:
+        """The hook: mitmproxy itself refused a body far above the limit, with its own 413; here it is counted."""
+        if flow.error is not None and flow.error.msg.startswith("Request body exceeds"):
+            error = ProxyError("too_large", "the request body is far above the limit")
+            refuse(self.recorder, flow, exchange_of(flow), RefusedError(error, "too_large"))
+
+    async def _body(self, request: http.Request) -> bytes:
         """The body without its content encoding (gzip, zstd, …)."""
-        size = len(request.raw_content or b"")
-        if size <= self._max_request_bytes:
-            try:
-                body = request.content or b""
-            except ValueError as exc:
-                raise ProxyError(
-                    "bad_request", f"the request body doesn't decode as its content-encoding says: {exc}"
-                ) from exc
-            size = len(body)
-            if size <= self._max_request_bytes:
-                return body
-        raise ProxyError(
-            "too_large", f"the request body has {size} bytes, more than the limit of {self._max_request_bytes}"
-        )
+        body, limit = request.raw_content or b"", self._max_request_bytes
+        if len(body) > limit:
+            raise ProxyError("too_large", f"the request body has {len(body)} bytes, more than the limit of {limit}")
+        encoding = request.headers.get("content-encoding", "")
+        if not encoding:
+            return body
+        try:
+            return await asyncio.to_thread(encodings.decode, body, encoding, limit)
+        except ValueError as exc:
+            raise ProxyError(
+                "bad_request", f"the request body doesn't decode as its content-encoding says: {exc}"
+            ) from exc
+        except encodings.TooLongError as exc:
+            raise ProxyError("too_large", f"the request body has {exc}") from exc

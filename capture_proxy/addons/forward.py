@@ -33,7 +33,10 @@ class Forward(RequestStep):
         self._tap.expect(call)
         flow.request.scheme, flow.request.host, flow.request.port = "http", self._tap.host, self._tap.port
         flow.request.method, flow.request.path = "POST", PATH
+        is_last = "close" in flow.request.headers.get("connection", "").lower()
         flow.request.headers.clear()
+        if is_last:  # mitmproxy reads it here again when it decides whether the client's connection stays
+            flow.request.headers["connection"] = "close"
         flow.request.headers["host"] = f"{self._tap.host}:{self._tap.port}"
         flow.request.headers[TOKEN_HEADER] = self._tap.token
         flow.request.headers[CALL_HEADER] = call.completion_id

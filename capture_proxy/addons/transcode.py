@@ -35,6 +35,7 @@ class StreamTranscoder:
             return b""
         try:
             if not data:
+                self._call.is_withheld = True
                 return self._encode(Failed(ProxyError("engine_error", "the reply broke off")))
             return b"".join(map(self._encode, self._reader.feed(data)))
         except Exception:  # a stream's boundary: an exception here would only cut the connection
@@ -72,19 +73,21 @@ class Transcode:
         if call is None or response is None or response.stream:
             return
         try:
-            self._whole(flow, exchange, response.raw_content or b"")
+            self._whole(flow, exchange, call, response.raw_content or b"")
         except Exception:  # the response's boundary: fail closed, in the dialect's shape
             log.exception("transcode.failed", completion_id=call.completion_id)
+            call.is_withheld = True
             answer_error(
                 flow, exchange, ProxyError("internal", "the proxy failed on this reply; its log has the details")
             )
         call.is_terminal_sent = can_send(flow)
 
-    def _whole(self, flow: http.HTTPFlow, exchange: Exchange, lines: bytes) -> None:
+    def _whole(self, flow: http.HTTPFlow, exchange: Exchange, call: Call, lines: bytes) -> None:
         event = next(iter(LineReader().feed(lines)), None)
         if isinstance(event, Finished):
             answer(flow, 200, {"content-type": "application/json"}, exchange.dialect.encode_whole(event.reply))
         elif isinstance(event, Failed):
             answer_error(flow, exchange, event.error)
         else:
+            call.is_withheld = True
             answer_error(flow, exchange, ProxyError("engine_error", "the reply broke off"))

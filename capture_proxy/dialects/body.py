@@ -12,6 +12,9 @@ from capture_proxy.reply import Json, ProxyError
 
 REPLACEMENT = "\ufffd"
 
+MAX_DEPTH = 200
+"""Levels of a body; JSON is written to 254 levels, with something around it."""
+
 
 class Notes:
     """Collects what was ignored, dropped or repaired in one request; each remark once."""
@@ -46,6 +49,7 @@ def parse_body(body: bytes, notes: Notes) -> dict[str, Json]:
         value: Json = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         value = _parse_leniently(body, str(error), notes)
+    _check_depth(value)
     if not isinstance(value, dict):
         raise ProxyError("bad_request", f"the request body must be a JSON object, not {_kind(value)}")
     return value
@@ -57,7 +61,24 @@ def _parse_leniently(body: bytes, why: str, notes: Notes) -> Json:
         value = json.loads(body.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ProxyError("bad_request", f"the request body is not valid JSON: {why}") from None
+    _check_depth(value)
     return _scrub(value, notes)
+
+
+def _check_depth(value: Json) -> None:
+    """What is nested deeper could be read, but neither scrubbed nor written to a record."""
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise ProxyError("bad_request", f"the request body is nested deeper than {MAX_DEPTH} levels")
+        depth += 1
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
 
 
 def _refuse_constant(name: str) -> None:
@@ -110,6 +131,8 @@ def want_number(body: Mapping[str, Json], name: str) -> float | int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ProxyError("bad_request", f"{name}: must be a number, not {_kind(value)}", param=name)
+    if not -(2**63) < value < 2**63:  # also NaN and the infinities, which no engine's JSON can hold
+        raise ProxyError("bad_request", f"{name}: must be a number of at most 63 bits", param=name)
     return value
 
 

@@ -147,7 +147,7 @@ class SglangStream:
                 is_sent=isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
             )
             raise unreachable(self._engine.url, error) from error
-        except BaseException:
+        except BaseException:  # also a cancelled call leaves no connection behind
             self._leave(is_sent=not self._is_over)
             raise
         return self

@@ -32,6 +32,9 @@ _PASSED = frozenset(
     }
 )
 
+_MAX_ID = 2**31 - 1
+"""Token ids travel as int32."""
+
 _CONTEXT = re.compile(
     r"context[ _]length|context window|maximum (allowed|input) length|longer than the model", re.IGNORECASE
 )
@@ -93,12 +96,22 @@ class StreamReader:
             value = orjson.loads(event)
         except orjson.JSONDecodeError as error:
             raise ProxyError("engine_error", f"the engine sent something that is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise ProxyError("engine_error", "the engine sent an event that is no object")
         if "error" in value:
             raise error_of(value, None)
+        try:
+            return self._chunk(value)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise ProxyError("engine_error", f"the engine sent an event of another shape: {error!r}") from error
+
+    def _chunk(self, value: Mapping[str, Any]) -> EngineChunk | None:
         meta: Mapping[str, Any] = value.get("meta_info") or {}
         ids: list[int] = value.get("output_ids") or []
         total = int(meta.get("completion_tokens", self._count + len(ids)))
         ids = self._new_part(ids, total, "ids")
+        if not all(type(token_id) is int and 0 <= token_id <= _MAX_ID for token_id in ids):
+            raise ProxyError("engine_error", "the engine sent output ids that are no token ids")
         triples = self._new_part(meta.get("output_token_logprobs") or [], total, "logprobs")
         if triples and any(triple[1] != token_id for triple, token_id in zip(triples, ids, strict=True)):
             raise ProxyError("engine_error", "the engine's logprobs belong to other token ids than its output")
@@ -109,7 +122,10 @@ class StreamReader:
         if reason is None and not ids:
             return None
         finish = self._finish(reason, meta) if reason is not None else None
-        return EngineChunk(ids, [triple[0] for triple in triples], finish)
+        logprobs = [triple[0] for triple in triples]
+        if not all(value is None or isinstance(value, int | float) for value in logprobs):
+            raise ProxyError("engine_error", "the engine sent logprobs that are no numbers")
+        return EngineChunk(ids, logprobs, finish)
 
     def _new_part(self, items: list[Any], total: int, what: str) -> list[Any]:
         """What of an event's list is new; an absent list (an engine without logprobs) stays empty."""

@@ -57,7 +57,7 @@ def _read_blocks(
                 return None
             at = close + len(CLOSE)
             calls.append(FoundCall(name, arguments, start, at))
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):  # TypeError: nested deeper than orjson writes
         return None
     rest.append(held[at:])
     return (calls, "".join(rest).strip()) if calls else None
@@ -86,7 +86,9 @@ def _read_json_body(text: str, at: int) -> tuple[str, str, int]:
     arguments = text[arguments_at[0] : arguments_at[1]] if arguments_at else "{}"
     if not arguments.startswith("{"):
         raise ValueError("arguments must be an object")
-    return json.loads(name), arguments, end
+    name = json.loads(name)
+    name.encode()  # an escaped lone surrogate can't travel, and is no tool's name: a ValueError
+    return name, arguments, end
 
 
 def _read_object(text: str, at: int) -> tuple[dict[str, tuple[int, int]], int]:

@@ -55,5 +55,9 @@ def _call(call: Any, length: int) -> ParsedCall | None:
     if str(call.status) != "ok" or not call.name:
         return None
     arguments = call.arguments if isinstance(call.arguments, str) else dump_arguments(call.arguments or {})
+    try:
+        (call.name + arguments).encode()
+    except UnicodeEncodeError:  # an escaped lone surrogate, which can't travel
+        return None
     start, end = call.token_span or (0, length)
     return ParsedCall(call.name, arguments, (start, end))
