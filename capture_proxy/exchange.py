@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -65,7 +66,7 @@ def answer_error(flow: http.HTTPFlow, exchange: Exchange, error: ProxyError) -> 
     answer(flow, status, headers, body)
 
 
-class RequestStep:
+class RequestStep(ABC):
     """Base of the addons that a request passes: fails closed, and records each refusal.
 
     mitmproxy logs and swallows what an addon raises, which would let a half-checked request go on; so nothing leaves here.
@@ -74,9 +75,9 @@ class RequestStep:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
 
+    @abstractmethod
     async def step(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """The addon's own work. May raise ProxyError or RefusedError, which answer the request."""
-        raise NotImplementedError
 
     async def request(self, flow: http.HTTPFlow) -> None:
         """The hook: the whole request is there."""

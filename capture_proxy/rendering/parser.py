@@ -42,6 +42,7 @@ class MarkParser:
             "reasoning" if is_in_reasoning else "start"
         )
         self._pending = ""  # seen, but it may still turn out to be format
+        self._space: list[str] = []  # white space behind it, which only what follows can decide on
         self._is_trimming = is_in_reasoning  # drop newlines until the first character of content
         self._ends: list[int] = []  # characters decoded after each token
         self._decoded = 0
@@ -75,6 +76,8 @@ class MarkParser:
             self._take(tail, out)
         if self._cutter is not None and (rest := self._cutter.flush()):
             self._push(rest, out)
+        if self._space:
+            self._scan(self._take_space(), out)
         calls: tuple[ParsedCall, ...] = ()
         is_broken = False
         if self._state == "reasoning":
@@ -100,6 +103,20 @@ class MarkParser:
 
     def _push(self, piece: str, out: Deltas) -> None:
         self._pushed += len(piece)
+        if self._state in {"start", "reasoning", "text"} and (self._space or piece.isspace()):
+            # Looked at once, when its end is known: a model that repeats a newline for ever mustn't cost the square of them.
+            self._space.append(piece)
+            if piece.isspace() and (self._state != "text" or self._call_format is not None):
+                return
+            piece = self._take_space()
+        self._scan(piece, out)
+
+    def _take_space(self) -> str:
+        taken = "".join(self._space)
+        self._space = []
+        return taken
+
+    def _scan(self, piece: str, out: Deltas) -> None:
         if self._state == "text" and not self._pending and not self._is_trimming:
             if self._call_format is None or ("<" not in piece and not piece[-1].isspace()):
                 self._emit_text(piece, out)
@@ -147,8 +164,7 @@ class MarkParser:
             self._is_trimming = True
             return
         keep = len(self._pending) - max(partial_match(self._pending, mark) for mark in (THINK_END, OPEN))
-        while keep and self._pending[keep - 1].isspace():
-            keep -= 1
+        keep = len(self._pending[:keep].rstrip())
         self._emit_reasoning(self._pending[:keep], out)
         self._pending = self._pending[keep:]
 
@@ -165,8 +181,7 @@ class MarkParser:
             self._hold_from(opening, self._emit_text, "held", out)
             return
         keep = len(self._pending) - partial_match(self._pending, OPEN)
-        while keep and self._pending[keep - 1].isspace():
-            keep -= 1
+        keep = len(self._pending[:keep].rstrip())
         self._emit_text(self._pending[:keep], out)
         self._pending = self._pending[keep:]
 

@@ -93,6 +93,7 @@ async def test_a_tombstone_ends_the_lease(stack: Stack) -> None:
     """A session that is gone from `rollout.state` has no open lease."""
     await stack.bus.publish_raw("rollout.state", b"session-1", None)
     await stack.until(lambda: bool(stack.seals))
+    assert [seal.reason for seal in stack.seals] == ["lease_ended"]
 
 
 async def test_an_older_state_is_ignored(stack: Stack) -> None:
@@ -144,6 +145,7 @@ async def test_an_unknown_kind_of_engine_is_passed_over(stack: Stack) -> None:
             )
         )
     await stack.until(lambda: any(e["url"] == "http://127.0.0.1:2" for e in stack.proxy.engines.describe()))
+    assert all(e["url"] != "http://127.0.0.1:1" for e in stack.proxy.engines.describe())
 
 
 @pytest.mark.parametrize("topic", ["rollout.state", "rollout.control", "policy.timeline"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -148,3 +149,17 @@ def test_the_cut_never_matters(text: str, size: int, is_in_reasoning: bool) -> N
     _, cut = parse(text, size=size, is_in_reasoning=is_in_reasoning)
     assert (cut.text, cut.reasoning, cut.status) == (whole.text, whole.reasoning, whole.status)
     assert [(c.name, c.arguments) for c in cut.tool_calls] == [(c.name, c.arguments) for c in whole.tool_calls]
+
+
+@pytest.mark.parametrize("is_in_reasoning", [False, True])
+def test_endless_white_space_costs_no_square(is_in_reasoning: bool) -> None:
+    """A policy that repeats a newline up to its limit is read as fast as any other, and nothing of it is lost."""
+    count = 30_000
+    parser = MarkParser(Pieces(["x", "\n"]), is_in_reasoning=is_in_reasoning, call_format=read_json_calls)
+    before = time.process_time()
+    parser.feed([0])
+    for _ in range(count):
+        assert parser.feed([1]) == []
+    _, whole = parser.finish()
+    assert time.process_time() - before < 5.0  # the square took minutes
+    assert whole.text + whole.reasoning == "x" + "\n" * count
