@@ -179,6 +179,7 @@ class CaptureProxy:
                 "is_kafka_taking": relay.is_healthy,
                 "last_error": relay.last_error,
                 "adopted": len(self.adopter.adopted),
+                "unreadable": dict(self.adopter.unreadable),
             },
         }
 

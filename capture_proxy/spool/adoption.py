@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import structlog
@@ -15,11 +15,11 @@ from capture_proxy.spool.spool import Spool
 log = structlog.get_logger(__name__)
 
 
-def orphans(root: Path, own: str) -> list[tuple[Path, int]]:
+def orphans(root: Path, skip: Collection[str]) -> list[tuple[Path, int]]:
     """The spool directories under `root` that nobody holds, now locked by us, with their locks."""
     if not root.is_dir():
         return []
-    others = [path for path in sorted(root.glob("[!.]*")) if path.is_dir() and path.name != own]
+    others = [path for path in sorted(root.glob("[!.]*")) if path.is_dir() and path.name not in skip]
     return [(path, fd) for path in others if (fd := try_lock(path)) is not None]
 
 
@@ -36,6 +36,8 @@ class Adopter:
         self._make = make
         self._task: asyncio.Task[None] | None = None
         self.adopted: list[Spool] = []
+        self.unreadable: dict[str, str] = {}
+        """Spools that this process can't read (a newer one wrote them, or their bytes are damaged), and why: left where they are."""
 
     async def start(self) -> None:
         """Adopts what is there now, then goes on looking."""
@@ -60,10 +62,16 @@ class Adopter:
                 log.warning("spool.adoption_failed", root=str(self._root), error=str(exc))
 
     async def _adopt(self) -> None:
-        for directory, fd in await asyncio.to_thread(orphans, self._root, self._own):
+        for directory, fd in await asyncio.to_thread(orphans, self._root, {self._own, *self.unreadable}):
             spool = self._make(self._bus, Journal(directory, fd))
-            # A big spool takes a while to read, but nothing else touches these objects before it is read.
-            entries = await asyncio.to_thread(spool.load)
+            try:
+                # A big spool takes a while to read, but nothing else touches these objects before it is read.
+                entries = await asyncio.to_thread(spool.load)
+            except Exception as exc:  # whatever is wrong with one spool, the calls of today and the other spools go on
+                self.unreadable[directory.name] = repr(exc)
+                log.error("spool.unreadable", directory=str(directory), error=repr(exc))
+                await spool.journal.close(is_done=False)
+                continue
             spool.finish_business()
             log.info("spool.adopted", directory=str(directory), entries=entries, unacked=spool.relay.unacked)
             spool.start()

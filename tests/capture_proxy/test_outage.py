@@ -6,10 +6,12 @@ import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from capture_proxy.spool.frames import Kind, pack
 from schemas.records import CompletionDelivery, CompletionRecord, SessionOpened, SessionSealed
 from tests.capture_proxy.conftest import Stack
 from tests.capture_proxy.test_service import ask, both
@@ -109,3 +111,17 @@ async def test_a_restart_relays_what_the_predecessor_could_not(make_stack: MakeS
     assert second.seals[0].last_seq == 2
     assert second.seals[0].reason == "proxy_stopped"
     await second.until(lambda: not left[0].exists())
+
+
+@pytest.mark.parametrize("value", [b"\0\0\0\xff\xffa newer schema", b"junk"])
+async def test_an_unreadable_spool_stops_nobody(make_stack: MakeStack, tmp_path: Path, value: bytes) -> None:
+    """The proxy starts and takes calls, health names the spool, and it stays on the disk for whoever can read it."""
+    dead = tmp_path / "spool" / "dead"
+    dead.mkdir(parents=True)
+    (dead / "00000001.seg").write_bytes(pack(Kind.RECORD, 1, value))
+    stack = await make_stack()
+    await stack.open()
+    assert (await ask(stack, WIRES[0], stream=False))[0] == 200
+    _, health = await stack.admin("GET", "/health")
+    assert list(health["spool"]["unreadable"]) == ["dead"]
+    assert (dead / "00000001.seg").exists()

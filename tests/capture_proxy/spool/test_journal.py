@@ -156,11 +156,11 @@ async def test_acknowledged_segments_go(tmp_path: Path) -> None:
 async def test_a_spool_belongs_to_its_writer_until_he_is_gone(tmp_path: Path) -> None:
     """Nobody adopts a locked spool; a closed one is an orphan; a deleted one is nobody's."""
     journal = make(tmp_path, "one")
-    assert orphans(tmp_path, own="two") == []
+    assert orphans(tmp_path, {"two"}) == []
     await journal.close(is_done=False)
-    [(path, fd)] = orphans(tmp_path, own="two")
+    [(path, fd)] = orphans(tmp_path, {"two"})
     assert path == journal.directory
-    assert orphans(tmp_path, own="two") == []
+    assert orphans(tmp_path, {"two"}) == []
     os.close(fd)
-    assert orphans(tmp_path, own="one") == []
+    assert orphans(tmp_path, {"one"}) == []
     assert try_lock(tmp_path / "never-was") is None
