@@ -69,7 +69,7 @@ class Adopter:
                 entries = await asyncio.to_thread(spool.load)
             except Exception as exc:  # whatever is wrong with one spool, the calls of today and the other spools go on
                 self.unreadable[directory.name] = repr(exc)
-                log.error("spool.unreadable", directory=str(directory), error=repr(exc))
+                log.exception("spool.unreadable", directory=str(directory))
                 await spool.journal.close(is_done=False)
                 continue
             spool.finish_business()

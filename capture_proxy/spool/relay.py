@@ -187,15 +187,23 @@ class Relay:
         return await asyncio.to_thread(self._read, entry.position)
 
     async def _dead_letter(self, entry: Entry, exc: Exception) -> None:
-        """Keeps the bytes of a record that can't be published as it is."""
-        try:
-            value = await self._value(entry)
-            topic = entry.encoded.topic if entry.encoded is not None else "capture.completions"
-            headers = [("dead_reason", repr(exc).encode()[:1000]), ("dead_component", b"proxy")]
-            async with asyncio.timeout(self._publish_timeout_s):
-                await self._bus.publish_raw(f"{topic}.proxy.dead", entry.key.encode(), value, headers)
-        except Exception as again:  # noqa: BLE001 - the log line above is what remains of it
-            log.warning("relay.dead_letter_failed", key=entry.key, error=repr(again))
+        """Keeps the bytes of a record that can't be published as it is; tried for ever, like any record."""
+        topic = entry.encoded.topic if entry.encoded is not None else "capture.completions"
+        headers = [("dead_reason", repr(exc).encode()[:1000]), ("dead_component", b"proxy")]
+        while True:
+            try:
+                value = await self._value(entry)
+                async with asyncio.timeout(self._publish_timeout_s):
+                    await self._bus.publish_raw(f"{topic}.proxy.dead", entry.key.encode(), value, headers)
+            except _POISON as again:
+                log.warning("relay.dead_letter_failed", key=entry.key, error=repr(again))
+                return
+            except Exception as again:  # noqa: BLE001 - Kafka is away: once acknowledged here, the journal would let it go
+                self.last_error = repr(again)
+                self.failures += 1
+                await asyncio.sleep(_BACKOFF_S[-1])
+            else:
+                return
 
     def _done(self, entry: Entry) -> None:
         if entry.encoded is not None:

@@ -6,12 +6,14 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.deliveries import Position as BusPosition
 from bus.errors import BusUnavailableError, RecordTooLargeError
 from bus.settings import CLAIM_CHECK_BYTES
+from capture_proxy.spool import relay as relay_module
 from capture_proxy.spool.journal import Position
 from capture_proxy.spool.relay import Entry, Relay
 from schemas.codec import decode, encode
@@ -27,6 +29,7 @@ class ScriptedBus:
         self.sent: list[Record] = []
         self.claimed: list[Record] = []
         self.dead: list[tuple[str, bytes | None]] = []
+        self.dead_failures = 0
         self.in_flight: dict[str, int] = defaultdict(int)
         self.overlaps = 0
         self._count = 0
@@ -37,6 +40,9 @@ class ScriptedBus:
 
     async def publish_raw(self, topic: str, key: bytes | None, value: bytes | None, *_: Any, **__: Any) -> BusPosition:
         if topic.endswith(".dead"):
+            if self.dead_failures > 0:
+                self.dead_failures -= 1
+                raise BusUnavailableError("away")
             self.dead.append((topic, value))
             return BusPosition(topic, 0, 0)
         assert value is not None
@@ -124,6 +130,22 @@ async def test_poison_is_set_aside_with_its_bytes() -> None:
     assert [r.call_seq for r in bus.sent if isinstance(r, CompletionRecord)] == [2]
     assert bus.dead == [("capture.completions.proxy.dead", value)]
     assert relay.poisoned == 1
+
+
+async def test_a_dead_letter_waits_for_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry counts as done only once its bytes are set aside: an outage in between loses nothing."""
+    monkeypatch.setattr(relay_module, "_BACKOFF_S", (0.01,))
+    bus = ScriptedBus()
+    bus.dead_failures = 2
+    relay = Relay(bus, lambda _position: b"")
+    poison = record(1, 1, "poison")
+    entry = relay.add(encode(poison), poison.key, Position(1, 1, 0, 10), 10)
+    relay.start()
+    async with asyncio.timeout(5.0):
+        await entry.acked.wait()
+    await relay.stop(1.0)
+    assert bus.dead == [("capture.completions.proxy.dead", encode(poison).value)]
+    assert bus.dead_failures == 0
 
 
 async def test_an_outage_is_seen_and_forgotten() -> None:
