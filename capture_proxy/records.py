@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,6 +11,7 @@ import orjson
 from capture_proxy.call import Call, Prompt
 from capture_proxy.dialects import DIALECTS
 from capture_proxy.leases import Lease
+from capture_proxy.logprobs import pack_logprobs, why_untrainable
 from capture_proxy.reply import ChatRequest, FinishReason, ProxyError, Reply, ToolCall, tool_call_id
 from schemas import arrays, ids
 from schemas.records import (
@@ -31,11 +30,6 @@ from schemas.records import (
 
 # Until prompts are built on earlier calls' ids, every call is rendered from text and stands for itself.
 NO_LINEAGE: Final = "no lineage"
-
-# Rounding of float32 log-softmax can leave a logprob a hair above zero.
-_LOGPROB_SLACK: Final = 1e-3
-
-_FLOAT32_MAX: Final = 3.4028234663852886e38
 
 
 def opened(lease: Lease, *, proxy_id: str, takes_over: int) -> SessionOpened:
@@ -131,7 +125,7 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
         lineage=LineageStatus.ROOT,
         suffix_ids=arrays.pack_ids(call.prompt.ids),
         output_ids=arrays.pack_ids(call.output_ids),
-        logprobs=_pack_logprobs(call.logprobs),
+        logprobs=pack_logprobs(call.logprobs),
         logprobs_mode=call.logprobs_mode,
         engine_finish=None
         if finish is None
@@ -167,15 +161,6 @@ def _sorted_json(value: Any) -> bytes:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits
         return json.dumps(value, sort_keys=True).encode()
-
-
-def _pack_logprobs(logprobs: Sequence[float]) -> bytes:
-    # An engine may answer null or NaN; what can't be a float32 is kept as NaN and makes the call untrainable.
-    return arrays.pack_logprobs([value if _is_float32(value) else math.nan for value in logprobs])
-
-
-def _is_float32(value: float | None) -> bool:
-    return value is not None and abs(value) <= _FLOAT32_MAX
 
 
 def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
@@ -274,21 +259,6 @@ def rejection(
         details=details or {},
         at=at,
     )
-
-
-def why_untrainable(output_ids: Sequence[int], logprobs: Sequence[float], prompt_echo: str) -> str:
-    """The reason why a finished call's tokens can't be trained, or '' when they can."""
-    if prompt_echo == "mismatch":
-        return "prompt_echo_mismatch"
-    if not output_ids:
-        return "ids_missing" if logprobs else "empty"
-    if not logprobs:
-        return "logprobs_missing"
-    if len(logprobs) != len(output_ids):
-        return "logprob_length"
-    if not all(_is_float32(value) and value <= _LOGPROB_SLACK for value in logprobs):
-        return "logprob_invalid"
-    return ""
 
 
 def finish_reason(call: Call) -> FinishReason:

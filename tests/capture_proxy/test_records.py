@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capture_proxy import records
+from capture_proxy.logprobs import why_untrainable
 from capture_proxy.call import Call, Prompt
 from capture_proxy.engines.base import EngineFinish, WeightSpan
 from capture_proxy.leases import Lease
@@ -83,7 +84,7 @@ def make(text: str = "hi", *, request: dict[str, Any] | None = None, finish: dic
 )
 def test_why_untrainable(output: list[int], logprobs: list[Any], echo: str, reason: str) -> None:
     """Missing or odd numbers are a reason, never a guess."""
-    assert records.why_untrainable(output, logprobs, echo) == reason
+    assert why_untrainable(output, logprobs, echo) == reason
 
 
 def test_a_finished_call_is_recorded_whole() -> None:
