@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from capture_proxy import records
-from capture_proxy.logprobs import why_untrainable
 from capture_proxy.call import Call, Prompt
 from capture_proxy.engines.base import EngineFinish, WeightSpan
 from capture_proxy.leases import Lease
+from capture_proxy.logprobs import why_untrainable
 from capture_proxy.reply import ChatRequest, ProxyError
 from schemas import arrays, codec, ids
 from schemas.records import Boundary, CompletionState, LineageStatus, SessionSpec
