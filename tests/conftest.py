@@ -18,6 +18,25 @@ if TYPE_CHECKING:
     from bus import KafkaBus
     from bus.memory import MemoryBus
 
+COMPONENT_TESTS = (
+    "tests/capture_proxy/test_",
+    "tests/compose/cpu_engine/",
+    "tests/compose/kafka/",
+    "tests/compose/test_supervisor",
+    "tests/conformance/",
+    "tests/stage_workers/",
+    "tests/bench/",
+)
+"""Where tests run a whole part of ours, or trees of processes: correct without a broker, but not quick."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the component tests, so that `make test-fast` can leave them out."""
+    for item in items:
+        if item.nodeid.startswith(COMPONENT_TESTS):
+            item.add_marker(pytest.mark.component)
+
+
 TEST_PARTITIONS = 3
 """Enough for two keys to part, few enough that creating the topics for each test is quick."""
 
