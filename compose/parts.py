@@ -64,7 +64,6 @@ async def _engine(settings: StackSettings) -> None:
     from compose.cpu_engine.tiny_model import ensure_tiny_model
 
     sys.path.insert(0, str(Path.cwd()))  # a policy's module is looked up from where one stands
-    stop = _stop_on_signals()
     model = Path(settings.model) if settings.model else await asyncio.to_thread(ensure_tiny_model)
     engine = await asyncio.to_thread(
         Engine.load,
@@ -78,6 +77,7 @@ async def _engine(settings: StackSettings) -> None:
             incremental_streaming_output=True,  # cumulative events cost the square of a reply
         ),
     )
+    stop = _stop_on_signals()  # only now: a signal while the model loads, in a thread, may end this process at once
     async with serving(engine) as url:
         say_ready(settings, "engine", {"url": url, "model": str(model)})
         await stop.wait()

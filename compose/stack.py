@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from bus import BusSettings
 from bus.admin import TopicAdmin
 from compose.kafka import KafkaCluster
@@ -56,7 +58,9 @@ class LocalStack:
             if not engine.done():
                 engine.cancel()
             await asyncio.gather(engine, return_exceptions=True)
-        self._step(f"engine at {self.info.engine_url}")
+        hears = await _answers(self.info.engine_url)
+        note = "" if hears else " doesn't answer yet; calls fail until it does"
+        self._step(f"engine at {self.info.engine_url}{note}")
         processors = ["processors"] if settings.processors == "together" else ["orchestrator", "assembler", "joiner"]
         ready = await asyncio.gather(self._start_part("proxy"), *(self._start_part(name) for name in processors))
         self.info.proxy_address = str(ready[0]["data_address"])
@@ -67,7 +71,7 @@ class LocalStack:
         self._step("worker; the stack is ready")
 
     async def _start_kafka(self) -> str:
-        self._report("starting Kafka (its jars are fetched the first time)")
+        self._step("starting Kafka and the engine (what they need is fetched the first time: minutes)")
         self._kafka = KafkaCluster(
             self.settings.state_dir / "kafka", ports=[self.settings.kafka_port] if self.settings.kafka_port else None
         )
@@ -123,6 +127,18 @@ class LocalStack:
         self.info.supervisor_pid = 0
         self.info.pids = {}
         self._step("stopped")
+
+
+async def _answers(url: str) -> bool:
+    """Whether anything speaks HTTP there; a mistyped address is better noticed before the first session."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as client,
+            client.get(f"{url.rstrip('/')}/health"),
+        ):
+            return True  # whatever its status: it is there, and may still load its weights
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return False
 
 
 def _tiny_model() -> Path:

@@ -164,10 +164,15 @@ class Supervisor:
 
 
 def tail_of(path: Path, lines: int = 15) -> str:
-    """The last lines of a log, for an error message."""
+    """The last lines of a log, for an error message; of a traceback only the exception, the frames stay in the log."""
     if not path.exists():
         return "(no log)"
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    text = path.read_text(errors="replace").splitlines()
+    starts = [i for i, line in enumerate(text) if line.startswith("Traceback (most recent call last)")]
+    if starts:
+        ends = (i for i in range(starts[-1] + 1, len(text)) if text[i] and not text[i].startswith(" "))
+        text = text[next(ends, starts[-1]) :]
+    return "\n".join(text[-lines:])
 
 
 def python(*args: str) -> tuple[str, ...]:

@@ -44,7 +44,9 @@ class Progress:
         for session, stage in self.stages.items():
             label = "scored" if session in self.scored else stage
             counts[label] = counts.get(label, 0) + 1
-        return f"{self.expected} sessions: " + (", ".join(f"{n} {s}" for s, n in sorted(counts.items())) or "waiting")
+        if (unheard := self.expected - len(self.stages)) > 0:
+            counts["waiting"] = unheard
+        return f"{self.expected} sessions: " + ", ".join(f"{n} {s}" for s, n in sorted(counts.items()))
 
 
 async def follow(

@@ -1,6 +1,6 @@
 """A trainer in thirty lines: read whole groups, take a step for each, commit, save where we stand.
 
-    python examples/read_groups.py 127.0.0.1:9092 [steps]
+    python examples/read_groups.py HOST:PORT [steps]    # Kafka's address, which `polynya up` prints
 
 Run it twice: the second run goes on after the last commit, because the position is saved beside the "weights".
 """
@@ -46,4 +46,6 @@ async def main(bootstrap: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: read_groups.py HOST:PORT [steps]; `polynya up` prints Kafka's address")
     asyncio.run(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1))

@@ -7,6 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+# pydantic's words speak of its own machinery here; these speak of the file.
+WORDS = {
+    "extra_forbidden": "there is no such field",
+    "missing": "this field is needed",
+    "model_type": "must be a mapping of fields",
+}
+
 
 def path_of(location: tuple[int | str, ...]) -> str:
     """`('prepare', 0, 'exec')` as `prepare[0].exec`."""
@@ -18,7 +25,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 def first_problem(error: ValidationError) -> str:
     """All problems of a validation, one a line, each with its field's path."""
-    return "\n".join(f"{path_of(p['loc'])}: {p['msg']}" for p in error.errors())
+    return "\n".join(f"{path_of(p['loc'])}: {WORDS.get(p['type'], p['msg'])}" for p in error.errors())
 
 
 def hint_for(error: ValidationError, model: type[BaseModel]) -> str:

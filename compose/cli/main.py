@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import tomllib
 
 import structlog
 import typer
@@ -63,6 +64,8 @@ def main() -> None:
         die(error)
     except ValidationError as error:
         die(usage(first_problem(error), hint="polynya --help, or look at polynya.toml and the POLYNYA_* environment"))
+    except tomllib.TOMLDecodeError as error:
+        die(usage(f"polynya.toml isn't valid TOML: {error}", hint="correct polynya.toml"))
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(int(ExitCode.FAILED))

@@ -45,8 +45,13 @@ def up(
     """Start a local stack: Kafka, engine, proxy, processors, worker."""
     settings = load(engine=engine, model=model, state_dir=state_dir, partitions=partitions, run_slots=run_slots)
     _check_engine(settings)
+    if settings.model and not Path(settings.model).is_dir():
+        raise usage(f"model {settings.model!r} is no directory", hint="polynya up --model DIRECTORY")
     if (info := running_info(settings)) is not None:
-        raise usage(f"a stack runs in {settings.state_dir} already (pid {info.supervisor_pid})", hint="polynya down")
+        raise usage(
+            f"a stack runs in {settings.state_dir} already (pid {info.supervisor_pid})",
+            hint="polynya down" + (f" --state-dir {state_dir}" if state_dir else ""),
+        )
     if detach:
         start_detached(settings, report=lambda line: out.print(line, markup=False))
         out.print("stop it with: polynya down")

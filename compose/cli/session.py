@@ -11,6 +11,7 @@ from compose.cli.connect import call_admin, open_bus
 from compose.cli.console import async_command, out, print_json
 from compose.cli.display import results_table
 from compose.cli.status import resolve_session
+from compose.cli.task_file import check_evaluator
 from compose.errors import usage
 from compose.records_json import as_json as record_json
 from compose.settings import load
@@ -65,6 +66,8 @@ async def close(
     if evaluator == "command" and not command:
         raise usage("the evaluator `command` needs --command", hint="--evaluator command --command 'pytest -q'")
     spec = EvaluatorSpec(name=evaluator, options={"command": command} if command else {}) if evaluator else None
+    if spec is not None:
+        check_evaluator(spec)  # before the seal: a session is closed once
     async with open_bus(settings) as bus:
         session_id = await resolve_session(bus, session)
         sessions = AttachedSessions(bus, lambda address, path, body: call_admin(settings, address, path, body))

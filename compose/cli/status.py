@@ -12,7 +12,7 @@ from rich.table import Table
 from bus import Bus
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out, print_json
-from compose.errors import CommandError, usage
+from compose.errors import usage
 from compose.records_json import as_json as record_json
 from compose.settings import load
 from schemas import MalformedRecordError, UnknownSchemaIdError
@@ -139,4 +139,4 @@ def _epoch_ms(text: str) -> int:
     try:
         return int(text)
     except ValueError as exc:
-        raise CommandError(f"--from {text!r} is neither earliest, latest nor epoch milliseconds") from exc
+        raise usage(f"--from {text!r} is neither earliest, latest nor epoch milliseconds") from exc

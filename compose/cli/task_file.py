@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from compose.cli.errors import first_problem, hint_for
 from compose.errors import usage
 from schemas.records import TaskRequest
-from schemas.task import TaskSpec
+from schemas.task import EvaluatorSpec, TaskSpec
 
 
 def read_tasks(source: str) -> list[TaskSpec]:
@@ -39,8 +39,6 @@ def read_tasks(source: str) -> list[TaskSpec]:
 
 def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
     from harnesses import HarnessError, validate
-    from stage_workers import evaluators
-    from stage_workers.evaluators.base import EvaluatorError
 
     where = source if position is None else f"{source}, task {position + 1}"
     try:
@@ -51,11 +49,19 @@ def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
         validate(spec.harness.name, spec.harness.options, spec.harness.version)
     except HarnessError as exc:
         raise usage(f"{where}: {exc}", hint="polynya harness show " + spec.harness.name) from exc
-    try:
-        evaluators.validate(spec.evaluator.name, spec.evaluator.options)
-    except EvaluatorError as exc:
-        raise usage(f"{where}: {exc}", hint=f"the evaluators are {', '.join(evaluators.names())}") from exc
+    check_evaluator(spec.evaluator, f"{where}: ")
     return spec
+
+
+def check_evaluator(spec: EvaluatorSpec, where: str = "") -> None:
+    """Raise a usage error, which starts with `where`, when there is no such evaluator or its options are wrong."""
+    from stage_workers import evaluators
+    from stage_workers.evaluators.base import EvaluatorError
+
+    try:
+        evaluators.validate(spec.name, spec.options)
+    except EvaluatorError as exc:
+        raise usage(f"{where}{exc}", hint=f"the evaluators are {', '.join(evaluators.names())}") from exc
 
 
 def request_of(spec: TaskSpec) -> TaskRequest:

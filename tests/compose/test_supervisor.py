@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compose.runtime_info import is_alive
-from compose.supervisor import RESTARTS_MAX, Part, PartFailedError, Supervisor
+from compose.supervisor import RESTARTS_MAX, Part, PartFailedError, Supervisor, tail_of
 
 READY_THEN_WAIT = """
 import os, pathlib, signal, sys, time
@@ -84,3 +84,13 @@ async def test_a_part_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     pid = supervisor.pids["it"]
     await supervisor.stop()
     assert not is_alive(pid)
+
+
+def test_the_end_of_a_log_shows_the_exception_without_its_frames(tmp_path: Path) -> None:
+    """A person reads what went wrong; the frames stay in the log, and a log without a traceback is shown as it is."""
+    path = tmp_path / "part.log"
+    path.write_text('before\nTraceback (most recent call last):\n  File "x"\n    f()\n\nOSError: in use\ntry another\n')
+    assert tail_of(path) == "OSError: in use\ntry another"
+    path.write_text("one\ntwo\nthree\n")
+    assert tail_of(path, lines=2) == "two\nthree"
+    assert tail_of(tmp_path / "none.log") == "(no log)"

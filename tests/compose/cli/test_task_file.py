@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compose.cli.task_file import read_tasks, request_of
+from compose.cli.task_file import check_evaluator, read_tasks, request_of
 from compose.errors import CommandError, ExitCode
+from schemas.task import EvaluatorSpec
 
 GOOD = "instruction: do it\nharness: {name: shell, options: {command: 'true'}}\n"
 
@@ -75,3 +76,23 @@ def test_a_request_carries_the_whole_spec_and_its_id(tmp_path: Path) -> None:
     assert request.task_id.startswith("task-")
     assert request.spec["task_id"] == request.task_id
     assert (request.num_samples, request.harness) == (3, "shell")
+
+
+def test_the_example_is_a_valid_task_file() -> None:
+    """What the README points at can be submitted as it is."""
+    (spec,) = read_tasks(str(Path(__file__).parents[3] / "examples" / "shell_task.yaml"))
+    assert spec.harness.name == "shell"
+
+
+def test_a_mistaken_evaluator_is_a_usage_error() -> None:
+    """`session close` asks before it seals: a session is closed once, and a typo mustn't cost its grade."""
+    with pytest.raises(CommandError, match="no evaluator `comand`") as caught:
+        check_evaluator(EvaluatorSpec(name="comand"))
+    assert caught.value.code is ExitCode.USAGE
+
+
+def test_messages_speak_of_the_file(tmp_path: Path) -> None:
+    """No message speaks of pydantic's inputs and instances."""
+    assert "num_sample: there is no such field" in str(problem(tmp_path, GOOD + "num_sample: 4\n"))
+    assert "instruction: this field is needed" in str(problem(tmp_path, "harness: {name: shell}\n"))
+    assert "harness: must be a mapping of fields" in str(problem(tmp_path, "instruction: x\nharness: shell\n"))
