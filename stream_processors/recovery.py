@@ -56,7 +56,7 @@ class OrderedRecovery(Recovery):
         await self._wait(consumer.wait_for_stopped_flow(), timeout=app.conf.broker_request_timeout)
         assignment = consumer.assignment()
         if assignment:
-            self.log.info("Seek stream partitions to committed offsets.")
+            self.log.info("tables are read back; sources go to their commits")
             await self._wait(consumer.perform_seek(), timeout=app.conf.broker_request_timeout)
         self.completed.set()
         app.flow_control.resume()
