@@ -50,5 +50,5 @@ def test_each_character_ends_and_only_the_careless_one_leaves_the_mistake(head: 
 
 def test_claude_code_gets_an_absolute_path() -> None:
     """Write wants an absolute path: the working directory that the prompt names."""
-    head = HEAD.replace("write", "Write").replace("go<", "Primary working directory: /work/here\ngo<")
-    assert '"file_path": "/work/here/wordcount.py"' in reply(head + ASK, {})
+    head = HEAD.replace("write", "Write").replace("go<", "Primary working directory: /srv/here\ngo<")
+    assert '"file_path": "/srv/here/wordcount.py"' in reply(head + ASK, {})
