@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 import tomllib
+from importlib import metadata
+from typing import Annotated
 
 import structlog
 import typer
 from pydantic import ValidationError
 
 from compose.cli import control, demo, export, harness, running, session, status, submit, topics
-from compose.cli.console import die, err
+from compose.cli.console import die, err, out
 from compose.cli.errors import first_problem
 from compose.errors import CommandError, ExitCode, dependency_down, usage
 
@@ -32,6 +34,23 @@ app.add_typer(session.app, name="session")
 app.add_typer(topics.app, name="topics")
 app.add_typer(export.app, name="export")
 app.add_typer(harness.app, name="harness")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"polynya {metadata.version('polynya')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Reinforcement learning on any agent harness, as an event stream."""
+    del version  # its callback has done the work
 
 
 def configure_logging() -> None:
