@@ -33,7 +33,8 @@ test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs
 	@$(PYTEST) -m 'not deep' --durations 20 tests
 
 test-fast: $(READY) ## the tests that need no broker, under a minute
-	@$(PYTEST) -n 2 --dist loadfile -m 'not broker and not e2e and not chaos and not deep and not component' -q tests
+	@$(PYTEST) -n 2 --dist loadfile -m 'not broker and not e2e and not chaos and not deep and not component' -q \
+		--ignore tests/compose/cpu_engine --ignore tests/conformance --ignore tests/e2e --ignore tests/chaos tests
 
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
 	@$(BIN)/polynya harness install pi claude_code

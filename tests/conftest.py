@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 COMPONENT_TESTS = (
     "tests/capture_proxy/test_",
+    "tests/capture_proxy/engines/",
+    "tests/capture_proxy/spool/",
     "tests/compose/cpu_engine/",
     "tests/compose/kafka/",
     "tests/compose/test_supervisor",
