@@ -26,7 +26,7 @@ from bus.errors import (
 from bus.handling import Problem
 from bus.kafka import KafkaBus, connect
 from bus.lane import Lane, LaneHealth
-from bus.protocol import Bus, Handler
+from bus.protocol import Bus, EventLog, Handler
 from bus.reader import Reader
 from bus.settings import BusSettings
 
@@ -43,6 +43,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "Delivery",
+    "EventLog",
     "Handler",
     "KafkaBus",
     "Lane",

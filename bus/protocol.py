@@ -16,25 +16,8 @@ Handler = Callable[[Delivery], Awaitable[None]]
 Headers = Sequence[tuple[str, bytes]]
 
 
-class Bus(Protocol):
-    """Publish, consume in a group, or read along. Topics are named as in the catalogue, without the prefix."""
-
-    @property
-    def blobs(self) -> BlobStore:
-        """Where values above the claim-check limit are kept."""
-        ...
-
-    async def start(self) -> None:
-        """Connect; raises `BusUnavailableError` after the connect deadline."""
-        ...
-
-    async def stop(self) -> None:
-        """Send what is pending and disconnect."""
-        ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
+class EventLog(Protocol):
+    """The log alone: publish, and read along. What a part needs that joins no consumer group."""
 
     async def publish(self, record: Record, *, headers: Headers = (), deadline_s: float | None = None) -> Position:
         """Publish a record under its own topic and key; returns once it is acknowledged.
@@ -58,6 +41,41 @@ class Bus(Protocol):
         """Publish bytes as they are; a value of None is a tombstone. Raises as `publish`, and `RecordTooLargeError`."""
         ...
 
+    def tail(
+        self,
+        topics: Sequence[str],
+        *,
+        start: Start = "earliest",
+        partitions: Sequence[int] | None = None,
+        until_end: bool = False,
+    ) -> AsyncGenerator[Delivery, None]:
+        """Read along without a group: nothing is committed, every reader sees everything.
+
+        `until_end` stops at the end as it was at the beginning. Deliveries come resolved (claim checks) and undecoded.
+        """
+        ...
+
+
+class Bus(EventLog, Protocol):
+    """Publish, consume in a group, or read along. Topics are named as in the catalogue, without the prefix."""
+
+    @property
+    def blobs(self) -> BlobStore:
+        """Where values above the claim-check limit are kept."""
+        ...
+
+    async def start(self) -> None:
+        """Connect; raises `BusUnavailableError` after the connect deadline."""
+        ...
+
+    async def stop(self) -> None:
+        """Send what is pending and disconnect."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
     def lane(
         self,
         name: str,
@@ -72,20 +90,6 @@ class Bus(Protocol):
 
         `component` names the dead-letter topics (default: `name`). `decode=False` hands records over undecoded, for
         consumers of raw topics.
-        """
-        ...
-
-    def tail(
-        self,
-        topics: Sequence[str],
-        *,
-        start: Start = "earliest",
-        partitions: Sequence[int] | None = None,
-        until_end: bool = False,
-    ) -> AsyncGenerator[Delivery, None]:
-        """Read along without a group: nothing is committed, every reader sees everything.
-
-        `until_end` stops at the end as it was at the beginning. Deliveries come resolved (claim checks) and undecoded.
         """
         ...
 

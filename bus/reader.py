@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
-from bus.dead_letters import DeadLetters, RawPublisher
+from bus.dead_letters import DeadLetters
 from bus.deliveries import Delivery, Start
+from bus.protocol import EventLog
 from schemas.records import Record
 from schemas.registry import UnknownSchemaIdError
 
@@ -23,21 +24,6 @@ Take = Callable[[Delivery, Record | None], Awaitable[None]]
 """Gets each record once, in the order of its partition; None stands for a tombstone."""
 
 
-class ReadableLog(RawPublisher, Protocol):
-    """The part of a bus that reading along needs."""
-
-    def tail(
-        self,
-        topics: Sequence[str],
-        *,
-        start: Start = "earliest",
-        partitions: Sequence[int] | None = None,
-        until_end: bool = False,
-    ) -> AsyncGenerator[Delivery, None]:
-        """Read along without a group."""
-        ...
-
-
 class Reader:
     """Hands each record of some topics to `take`, in the order of each partition, until cancelled.
 
@@ -47,7 +33,7 @@ class Reader:
 
     def __init__(
         self,
-        bus: ReadableLog,
+        bus: EventLog,
         component: str,
         name: str,
         take: Take,

@@ -13,13 +13,14 @@ from typing import Any
 
 import structlog
 
+from bus import EventLog
 from capture_proxy.admin import Admin
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.engines import Engine, SglangEngine
 from capture_proxy.leases import LeaseBook
 from capture_proxy.mitm import Listener
 from capture_proxy.pipeline import pipeline
-from capture_proxy.ports import EventBus, now_ms
+from capture_proxy.ports import now_ms
 from capture_proxy.recorder import Recorder
 from capture_proxy.rendering.base import Renderer
 from capture_proxy.sessions import SessionsView
@@ -45,7 +46,7 @@ class CaptureProxy:
     def __init__(
         self,
         settings: ProxySettings,
-        bus: EventBus,
+        bus: EventLog,
         renderer: Renderer,
         *,
         make: Callable[[str, str], Engine] = make_engine,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import structlog
 
-from bus import Delivery, Reader, Start
+from bus import Delivery, EventLog, Reader, Start
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.leases import Lease
-from capture_proxy.ports import EventBus, now_ms
+from capture_proxy.ports import now_ms
 from capture_proxy.recorder import Recorder
 from schemas.records import Control, ControlAction, PolicyEvent, PolicyEventType, Record, SessionState, Stage
 
@@ -47,7 +47,7 @@ def addresses(control: Control, lease: Lease) -> bool:
 class SessionsView:
     """Follows the topics and acts on the recorder and the engine pool. It only ever revokes: opening is the admin's."""
 
-    def __init__(self, bus: EventBus, recorder: Recorder, engines: EnginePool, *, on_drain: Callable[[], None]) -> None:
+    def __init__(self, bus: EventLog, recorder: Recorder, engines: EnginePool, *, on_drain: Callable[[], None]) -> None:
         self._bus = bus
         self._recorder = recorder
         self._engines = engines

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from bus import Bus
 from compose.errors import CommandError, dependency_down, usage
+from compose.records_json import as_json
+from compose.watch import session_facts
 from schemas import ids
 from schemas.records import (
     Boundary,
@@ -100,7 +102,7 @@ class AttachedSessions:
                 "secret_hash": ids.secret_hash(secret),
                 "writer": 1,
                 "takes_over": 0,
-                "spec": _spec_json(spec),
+                "spec": as_json(spec),
             },
         )
         await self._bus.publish(
@@ -122,7 +124,7 @@ class AttachedSessions:
         self, session_id: str, *, reward: float | None = None, evaluator: EvaluatorSpec | None = None
     ) -> ScoredTrajectory:
         """Seal, publish the verdict and wait for the scored trajectory."""
-        facts = await _facts(self._bus, session_id)
+        facts = await session_facts(self._bus, session_id)
         started = next((e for e in facts if e.type is SessionEventType.STARTED and e.owner == OWNER), None)
         if started is None:
             raise usage(f"session {session_id} isn't an attached session that runs", hint="polynya session open")
@@ -219,21 +221,6 @@ class AttachedSessions:
         raise dependency_down("the log ended while waiting")
 
 
-def _spec_json(spec: SessionSpec) -> dict[str, object]:
-    from compose.records_json import as_json
-
-    return as_json(spec)
-
-
-async def _facts(bus: Bus, session_id: str) -> list[SessionEvent]:
-    key = session_id.encode()
-    return [
-        event
-        async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True)
-        if delivery.key == key and isinstance(event := delivery.decode(), SessionEvent)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class SessionView:
     """A session as the log shows it; `is_final` once the assembler has built the trajectory."""
@@ -264,7 +251,7 @@ class SessionView:
         async for delivery in bus.tail(["trajectory.built"], start="earliest", until_end=True):
             if delivery.key == key and isinstance(record := delivery.decode(), Trajectory):
                 built = record
-        facts = await _facts(bus, session_id)
+        facts = await session_facts(bus, session_id)
         spec = next((e.spec for e in facts if e.spec is not None), None)
         completions = sorted(calls.values(), key=lambda c: (c.attempt, c.writer, c.call_seq))
         trajectory = built or trajectory_so_far(session_id, spec, completions, deliveries)

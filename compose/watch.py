@@ -88,3 +88,13 @@ async def follow(
         for reader in readers:
             reader.cancel()
     return progress
+
+
+async def session_facts(bus: Bus, session_id: str) -> list[SessionEvent]:
+    """The facts of one session that the log holds now, in order."""
+    key = session_id.encode()
+    return [
+        event
+        async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True)
+        if delivery.key == key and isinstance(event := delivery.decode(), SessionEvent)
+    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from capture_proxy.ports import EventBus
+from bus import EventLog
 from capture_proxy.spool.journal import Journal, try_lock
 from capture_proxy.spool.spool import Spool
 
@@ -27,7 +27,7 @@ class Adopter:
     """Adopts orphans now and then; each is relayed in place, under its own lock, and deleted when Kafka has all of it."""
 
     def __init__(
-        self, root: Path, own: str, bus: EventBus, *, every_s: float, make: Callable[[EventBus, Journal], Spool] = Spool
+        self, root: Path, own: str, bus: EventLog, *, every_s: float, make: Callable[[EventLog, Journal], Spool] = Spool
     ) -> None:
         self._root = root
         self._own = own

@@ -10,9 +10,9 @@ from typing import Final
 
 import structlog
 
+from bus import EventLog
 from bus.errors import RecordTooLargeError
 from bus.settings import CLAIM_CHECK_BYTES
-from capture_proxy.ports import EventBus
 from capture_proxy.spool.journal import Position
 from schemas.codec import Encoded, MalformedRecordError, decode, encode
 
@@ -53,7 +53,7 @@ class Relay:
 
     def __init__(
         self,
-        bus: EventBus,
+        bus: EventLog,
         read: Callable[[Position], bytes],
         *,
         on_acked: Callable[[Entry], None] = _nothing,

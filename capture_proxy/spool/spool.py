@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import structlog
 
-from capture_proxy.ports import EventBus
+from bus import EventLog
 from capture_proxy.spool.frames import Kind, pack_u64, unpack_u64
 from capture_proxy.spool.journal import Journal, Position, SpoolWriteError, create_directory
 from capture_proxy.spool.recovery import unfinished_business
@@ -40,7 +40,7 @@ class Spool:
 
     def __init__(
         self,
-        bus: EventBus,
+        bus: EventLog,
         journal: Journal,
         *,
         limit_bytes: int = 2 << 30,
@@ -64,7 +64,7 @@ class Spool:
         cls,
         root: Path,
         name: str,
-        bus: EventBus,
+        bus: EventLog,
         *,
         segment_bytes: int = 64 << 20,
         fsync: Callable[[int], None] = os.fdatasync,

@@ -50,7 +50,7 @@ def demo(
     try:
         for number, harness in enumerate(steps.HARNESSES, start=3):
             out.rule(f"[bold]{number}[/] four sessions of {harness}, graded by running what it wrote")
-            scored, seconds = steps.run_async(settings, harness, ProgressPrinter().show)
+            scored, seconds = asyncio.run(steps.run_harness(settings, harness, ProgressPrinter().show))
             steps.check(harness, scored)
             out.print(results_table(scored))
             out.print(f"  {len(scored)} sessions in {seconds:.1f} s")

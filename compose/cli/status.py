@@ -15,8 +15,9 @@ from compose.cli.console import async_command, out, print_json
 from compose.errors import usage
 from compose.records_json import as_json as record_json
 from compose.settings import load
+from compose.watch import session_facts
 from schemas import MalformedRecordError, UnknownSchemaIdError
-from schemas.records import SessionEvent, SessionState
+from schemas.records import SessionState
 from schemas.topics import TOPICS
 
 
@@ -79,11 +80,7 @@ async def status(
 
 
 async def _one(bus: Bus, session_id: str, *, as_json: bool) -> None:
-    facts = []
-    async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True):
-        event = delivery.decode()
-        if isinstance(event, SessionEvent) and event.session_id == session_id:
-            facts.append(event)
+    facts = await session_facts(bus, session_id)
     if as_json:
         print_json([record_json(e) for e in facts])
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -87,10 +86,3 @@ def decoder(info: StackInfo) -> Callable[..., str]:
     from capture_proxy.rendering import load_renderer
 
     return load_renderer(Path(info.model_dir)).decode
-
-
-def run_async(
-    settings: StackSettings, harness: str, show: Callable[[Progress], None]
-) -> tuple[list[ScoredTrajectory], float]:
-    """`run_harness` for a synchronous caller."""
-    return asyncio.run(run_harness(settings, harness, show))
