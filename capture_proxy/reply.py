@@ -107,6 +107,11 @@ class ChatRequest:
     include_usage: bool = False
     template_kwargs: dict[str, Json] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    turn_ids: tuple[str, ...] = ()
+    """Per message the completion id that the client echoed for it in an opaque field, "" for none; () when there is none at all."""
+    continues: str = ""
+    """The completion whose conversation (its messages and its reply) stands before `messages`, where the API lets a client send
+    only what is new (`previous_response_id`)."""
 
     @property
     def is_parsing_tools(self) -> bool:

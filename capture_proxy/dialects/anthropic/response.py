@@ -9,6 +9,7 @@ import orjson
 
 from capture_proxy.dialects.base import ModelEntry
 from capture_proxy.reply import Json, Reply, ToolCall
+from capture_proxy.turn_ids import turn_token
 
 
 def reply_id(completion_id: str) -> str:
@@ -18,7 +19,7 @@ def reply_id(completion_id: str) -> str:
 
 def signature(completion_id: str) -> str:
     """The opaque mark of a thinking block. Clients echo it verbatim, but only if it isn't empty; it names the call."""
-    return f"polynya-1-{completion_id}"
+    return turn_token(completion_id)
 
 
 def stop_reason(reply: Reply) -> str:

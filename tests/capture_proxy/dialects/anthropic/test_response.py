@@ -13,7 +13,7 @@ def test_a_whole_reply() -> None:
     """Blocks in order; the tool's input is the sampled object, number forms and all."""
     body = DIALECT.encode_whole(
         Reply(
-            completion_id="1-2",
+            completion_id="11112222-3333-4444-5555-666677778888",
             model="m",
             text="hi",
             reasoning="r",
@@ -28,13 +28,25 @@ def test_a_whole_reply() -> None:
     assert value["content"][0]["signature"]
     assert value["content"][2]["input"] == {"n": 1.0, "s": "é"}
     assert b'{"n": 1.0,  "s": "\xc3\xa9"}' in body
-    assert (value["type"], value["role"], value["model"], value["id"]) == ("message", "assistant", "m", "msg_12")
+    assert (value["type"], value["role"], value["model"], value["id"]) == (
+        "message",
+        "assistant",
+        "m",
+        "msg_11112222333344445555666677778888",
+    )
     assert (value["usage"]["input_tokens"], value["usage"]["output_tokens"]) == (3, 4)
 
 
 def test_an_empty_reply_has_an_empty_list() -> None:
     """Never null content."""
-    reply = Reply(completion_id="1", model="m", text="", finish_reason="length", prompt_tokens=1, completion_tokens=1)
+    reply = Reply(
+        completion_id="11112222-3333-4444-5555-666677778888",
+        model="m",
+        text="",
+        finish_reason="length",
+        prompt_tokens=1,
+        completion_tokens=1,
+    )
     value = orjson.loads(DIALECT.encode_whole(reply))
     assert value["content"] == []
     assert value["stop_reason"] == "max_tokens"

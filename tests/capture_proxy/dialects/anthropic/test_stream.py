@@ -23,14 +23,14 @@ from capture_proxy.reply import (
 )
 
 REQUEST = ChatRequest(dialect="anthropic", model="asked-model", messages=[], stream=True)
-STARTED = Started("11-22", "m", 1_700_000_000_000, 12)
+STARTED = Started("11112222-3333-4444-5555-666677778888", "m", 1_700_000_000_000, 12)
 
 
 def reply(**more: Any) -> Reply:
     """A finished reply with defaults."""
     return Reply(
         **{
-            "completion_id": "11-22",
+            "completion_id": "11112222-3333-4444-5555-666677778888",
             "model": "m",
             "text": "",
             "finish_reason": "stop",
