@@ -290,4 +290,5 @@ def reply(call: Call) -> Reply:
         reasoning_tokens=parsed.reasoning_tokens,
         stop_sequence=matched if isinstance(matched, str) else None,
         created_at=call.stub.started_at,
+        echo=call.request.echo,
     )

@@ -7,7 +7,7 @@ transcoder must show to its client as a keep-alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -52,9 +52,10 @@ class ProxyError(Exception):
     """Why a call has no (complete) reply: a kind that every dialect knows how to say, and the HTTP status that goes with it.
 
     `status` and `retry_after_s` default to those of the kind. `param` names the request field at fault, where there is one.
+    `context` is (tokens of the prompt, most tokens that fit) of a context overflow, where they are known: each vendor words it otherwise.
     """
 
-    __slots__ = ("kind", "message", "param", "retry_after_s", "status")
+    __slots__ = ("context", "kind", "message", "param", "retry_after_s", "status")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class ProxyError(Exception):
         status: int | None = None,
         retry_after_s: float | None = None,
         param: str | None = None,
+        context: Sequence[int] | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: ErrorKind = kind
@@ -71,6 +73,7 @@ class ProxyError(Exception):
         self.status = status if status is not None else _STATUS[kind]
         self.retry_after_s = retry_after_s if retry_after_s is not None else _RETRY_AFTER_S.get(kind)
         self.param = param
+        self.context = (context[0], context[1]) if context else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProxyError) and self._facts() == other._facts()
@@ -81,8 +84,8 @@ class ProxyError(Exception):
     def __repr__(self) -> str:
         return f"ProxyError({self.kind!r}, {self.message!r}, status={self.status}, retry_after_s={self.retry_after_s})"
 
-    def _facts(self) -> tuple[str, str, int, float | None, str | None]:
-        return (self.kind, self.message, self.status, self.retry_after_s, self.param)
+    def _facts(self) -> tuple[object, ...]:
+        return (self.kind, self.message, self.status, self.retry_after_s, self.param, self.context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,10 @@ class ChatRequest:
     continues: str = ""
     """The completion whose conversation (its messages and its reply) stands before `messages`, where the API lets a client send
     only what is new (`previous_response_id`)."""
+    top_logprobs: int | None = None
+    """None: the client wants no logprobs; else how many alternatives per token it wants to see beside the sampled one."""
+    echo: dict[str, Json] = field(default_factory=dict)
+    """What the dialect's own answer depends on or repeats (JSON); `Reply.echo` carries it back, nobody else looks inside."""
 
     @property
     def is_parsing_tools(self) -> bool:
@@ -129,9 +136,22 @@ class ToolCall:
     span: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token of the visible text as a client with `logprobs` sees it: its text and bytes, and the most likely ones in its place."""
+
+    token: str
+    data: list[int]
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A finished reply as the client is told it. `created_at` is UTC epoch ms; token counts are the engine's."""
+    """A finished reply as the client is told it. `created_at` is UTC epoch ms; token counts are the engine's.
+
+    `logprobs` are those of the visible text's tokens; None unless the client asked for them.
+    """
 
     completion_id: str
     model: str
@@ -145,6 +165,8 @@ class Reply:
     reasoning_tokens: int = 0
     stop_sequence: str | None = None
     created_at: int = 0
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    echo: dict[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +220,9 @@ def tool_call_id(completion_id: str, index: int) -> str:
     return f"call_{completion_id.replace('-', '')}_{index}"
 
 
+_ERROR_FACTS = ("kind", "message", "status", "retry_after_s", "param", "context")
+
+
 def to_line(event: ReplyEvent) -> bytes:
     """One event as one line, newline included."""
     match event:
@@ -212,7 +237,7 @@ def to_line(event: ReplyEvent) -> bytes:
         case Finished(reply):
             return orjson.dumps({"e": "finished", "d": reply}) + b"\n"
         case Failed(error):
-            facts = {name: getattr(error, name) for name in ("kind", "message", "status", "retry_after_s", "param")}
+            facts = {name: getattr(error, name) for name in _ERROR_FACTS}
             return orjson.dumps({"e": "failed", "d": facts}) + b"\n"
 
 
@@ -234,12 +259,19 @@ def from_line(line: bytes) -> ReplyEvent:
                 ToolCall(call["id"], call["name"], call["arguments"], tuple(call["span"]) if call["span"] else None)
                 for call in data.pop("tool_calls")
             )
-            return Finished(Reply(**data, tool_calls=calls))
+            logprobs = data.pop("logprobs", None)
+            return Finished(
+                Reply(**data, tool_calls=calls, logprobs=None if logprobs is None else tuple(map(_logprob, logprobs)))
+            )
         if kind == "failed":
             return Failed(ProxyError(data.pop("kind"), data.pop("message"), **data))
     except (KeyError, TypeError, AttributeError, orjson.JSONDecodeError) as error:
         raise ValueError(f"not a reply line: {line[:80]!r}: {error}") from error
     raise ValueError(f"unknown reply event {kind!r}: the tap and the transcoder must be of one version")
+
+
+def _logprob(data: dict[str, Any]) -> TokenLogprob:
+    return TokenLogprob(data["token"], data["data"], data["logprob"], tuple(map(_logprob, data["top"])))
 
 
 class LineReader:

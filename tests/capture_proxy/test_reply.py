@@ -18,6 +18,7 @@ from capture_proxy.reply import (
     ReplyEvent,
     Started,
     TextDelta,
+    TokenLogprob,
     ToolCall,
     from_line,
     to_line,
@@ -26,6 +27,14 @@ from capture_proxy.reply import (
 
 _TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 _CALLS = st.builds(ToolCall, _TEXT, _TEXT, _TEXT, st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99)))
+_ALTERNATIVES = st.builds(TokenLogprob, _TEXT, st.lists(st.integers(0, 255)), st.floats(-99, 0))
+_LOGPROBS = st.builds(
+    TokenLogprob,
+    _TEXT,
+    st.lists(st.integers(0, 255)),
+    st.floats(-99, 0),
+    st.lists(_ALTERNATIVES, max_size=2).map(tuple),
+)
 _REPLIES = st.builds(
     Reply,
     completion_id=_TEXT,
@@ -37,6 +46,8 @@ _REPLIES = st.builds(
     prompt_tokens=st.integers(0, 2**31),
     completion_tokens=st.integers(0, 2**31),
     stop_sequence=st.none() | _TEXT,
+    logprobs=st.none() | st.lists(_LOGPROBS, max_size=3).map(tuple),
+    echo=st.dictionaries(_TEXT, _TEXT | st.integers(0, 9), max_size=2),
 )
 _EVENTS = st.one_of(
     st.builds(TextDelta, _TEXT),
@@ -45,6 +56,7 @@ _EVENTS = st.one_of(
     st.builds(Started, _TEXT, _TEXT, st.integers(0, 2**41), st.integers(0, 2**31)),
     st.builds(Finished, _REPLIES),
     st.builds(Failed, st.builds(ProxyError, st.just("overloaded"), _TEXT, retry_after_s=st.floats(0, 99))),
+    st.builds(Failed, st.builds(ProxyError, st.just("context_overflow"), _TEXT, context=st.just((9, 5)))),
 )
 
 
