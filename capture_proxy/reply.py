@@ -52,10 +52,11 @@ class ProxyError(Exception):
     """Why a call has no (complete) reply: a kind that every dialect knows how to say, and the HTTP status that goes with it.
 
     `status` and `retry_after_s` default to those of the kind. `param` names the request field at fault, where there is one.
+    `code` is the vendor's own code for this very case, where it says more than the kind does.
     `context` is (tokens of the prompt, most tokens that fit) of a context overflow, where they are known: each vendor words it otherwise.
     """
 
-    __slots__ = ("context", "kind", "message", "param", "retry_after_s", "status")
+    __slots__ = ("code", "context", "kind", "message", "param", "retry_after_s", "status")
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class ProxyError(Exception):
         status: int | None = None,
         retry_after_s: float | None = None,
         param: str | None = None,
+        code: str | None = None,
         context: Sequence[int] | None = None,
     ) -> None:
         super().__init__(message)
@@ -73,6 +75,7 @@ class ProxyError(Exception):
         self.status = status if status is not None else _STATUS[kind]
         self.retry_after_s = retry_after_s if retry_after_s is not None else _RETRY_AFTER_S.get(kind)
         self.param = param
+        self.code = code
         self.context = (context[0], context[1]) if context else None
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +88,7 @@ class ProxyError(Exception):
         return f"ProxyError({self.kind!r}, {self.message!r}, status={self.status}, retry_after_s={self.retry_after_s})"
 
     def _facts(self) -> tuple[object, ...]:
-        return (self.kind, self.message, self.status, self.retry_after_s, self.param, self.context)
+        return (self.kind, self.message, self.status, self.retry_after_s, self.param, self.code, self.context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,8 @@ class ChatRequest:
     continues: str = ""
     """The completion whose conversation (its messages and its reply) stands before `messages`, where the API lets a client send
     only what is new (`previous_response_id`)."""
+    has_instructions: bool = False
+    """`messages[0]` is this request's own instructions: a request that continues it brings its own, or has none."""
     top_logprobs: int | None = None
     """None: the client wants no logprobs; else how many alternatives per token it wants to see beside the sampled one."""
     echo: dict[str, Json] = field(default_factory=dict)
@@ -220,7 +225,7 @@ def tool_call_id(completion_id: str, index: int) -> str:
     return f"call_{completion_id.replace('-', '')}_{index}"
 
 
-_ERROR_FACTS = ("kind", "message", "status", "retry_after_s", "param", "context")
+_ERROR_FACTS = ("kind", "message", "status", "retry_after_s", "param", "code", "context")
 
 
 def to_line(event: ReplyEvent) -> bytes:

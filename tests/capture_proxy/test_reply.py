@@ -55,7 +55,10 @@ _EVENTS = st.one_of(
     st.just(KeepAlive()),
     st.builds(Started, _TEXT, _TEXT, st.integers(0, 2**41), st.integers(0, 2**31)),
     st.builds(Finished, _REPLIES),
-    st.builds(Failed, st.builds(ProxyError, st.just("overloaded"), _TEXT, retry_after_s=st.floats(0, 99))),
+    st.builds(
+        Failed,
+        st.builds(ProxyError, st.just("overloaded"), _TEXT, retry_after_s=st.floats(0, 99), code=st.none() | _TEXT),
+    ),
     st.builds(Failed, st.builds(ProxyError, st.just("context_overflow"), _TEXT, context=st.just((9, 5)))),
 )
 

@@ -24,7 +24,7 @@ _TYPE_AND_CODE: dict[ErrorKind, tuple[str, str | None]] = {
 def error_value(error: ProxyError) -> dict[str, Json]:
     """The error object, for a body and for a stream alike."""
     kind, code = _TYPE_AND_CODE[error.kind]
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code or code}}
 
 
 def encode_error(error: ProxyError) -> tuple[int, dict[str, str], bytes]:
