@@ -15,6 +15,7 @@ from schemas.records import CompletionDelivery, CompletionRecord, Record, Trajec
 from stream_processors.app import Table, drop
 from stream_processors.assembler.core import Step, apply, assemble, close, record_key, record_keys
 from stream_processors.assembler.row import SessionRow
+from stream_processors.builders import Lease
 
 _log = structlog.get_logger(__name__)
 
@@ -144,4 +145,4 @@ def _is_short(row: SessionRow, session_id: str, lease_id: str, raws: dict[str, b
 def _assemble(row: SessionRow, session_id: str, lease_id: str, values: list[bytes], built_at: int) -> Trajectory:
     facts = [decode(value) for value in values]
     calls = [f for f in facts if isinstance(f, CompletionRecord | CompletionDelivery)]
-    return assemble(row, session_id, lease_id, calls, built_at)
+    return assemble(row, session_id, lease_id, Lease(calls), built_at)

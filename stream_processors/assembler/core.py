@@ -5,7 +5,7 @@ Every update is idempotent: the same fact again changes nothing. Order between t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import orjson
@@ -24,7 +24,7 @@ from schemas.records import (
     Trajectory,
 )
 from stream_processors.assembler.row import LeaseRow, SessionRow, WriterRow
-from stream_processors.builders import Built, CompletionFact, UnknownBuilderError, build
+from stream_processors.builders import Built, CompletionFact, Lease, UnknownBuilderError, settle
 from stream_processors.builders.untrainable import build_untrainable
 
 _log = structlog.get_logger(__name__)
@@ -145,15 +145,13 @@ def record_keys(row: SessionRow, session_id: str, lease_id: str) -> list[str]:
     return [record_key(session_id, lease_id, writer, seq, kind) for writer, seq in calls for kind in _KINDS]
 
 
-def assemble(
-    row: SessionRow, session_id: str, lease_id: str, facts: Sequence[CompletionFact], built_at: int
-) -> Trajectory:
-    """The trajectory of one lease from its kept facts; pure but for `built_at`, which the digest leaves out.
+def assemble(row: SessionRow, session_id: str, lease_id: str, grown: Lease, built_at: int) -> Trajectory:
+    """The trajectory of one lease from its facts; pure but for `built_at`, which the digest leaves out.
 
     What can't be built (a builder that this version doesn't know) is a trajectory without traces whose calls say so.
     """
     lease = row.leases[lease_id]
-    built = _build(row, lease, session_id, facts)
+    built = _build(row, lease, session_id, grown)
     gaps = lease.gaps()
     states = [(c.completion_id, c.writer, c.call_seq, c.disposition, c.reason, c.trace) for c in built.calls]
     holes = [(g.writer, g.after_seq) for g in gaps]
@@ -184,15 +182,15 @@ def canonical_options(options: object) -> str:
     return orjson.dumps(options, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _build(row: SessionRow, lease: LeaseRow, session_id: str, facts: Sequence[CompletionFact]) -> Built:
+def _build(row: SessionRow, lease: LeaseRow, session_id: str, grown: Lease) -> Built:
     if lease.is_superseded:
-        return build_untrainable(facts, SUPERSEDED)
+        return build_untrainable(grown, SUPERSEDED)
     try:
         options = row.builder_options if isinstance(row.builder_options, dict) else {"options": row.builder_options}
-        return build(row.builder, options, facts, row.policy_id)
+        return settle(row.builder, options, grown, row.policy_id)
     except UnknownBuilderError as error:
         _log.error("builder.unknown", session_id=session_id, builder=row.builder, error=str(error))
-        return build_untrainable(facts, "unknown_builder")
+        return build_untrainable(grown, "unknown_builder")
 
 
 def build_trajectory(
@@ -205,7 +203,7 @@ def build_trajectory(
     """What these records of one lease would give if it were sealed now: for looking at a session that still runs."""
     row = SessionRow(leases={lease_id: LeaseRow()}).with_spec(spec)
     facts: list[CompletionFact] = [*completions, *deliveries]
-    return assemble(row, session_id, lease_id, facts, built_at=0)
+    return assemble(row, session_id, lease_id, Lease(facts), built_at=0)
 
 
 def close(row: SessionRow, lease_id: str, content_digest: str) -> SessionRow:

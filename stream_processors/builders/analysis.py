@@ -1,39 +1,40 @@
-"""What both builders need to know of a lease: its calls, their prompts, their tree and the verdict on each."""
+"""What both builders need to know of a lease: its calls, where they stand, their tree and the verdict on each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.records import CallDisposition, CallState, Trace
-from stream_processors.builders.base import Built, Call, CompletionFact, canonical_calls, count
-from stream_processors.builders.prompts import resolve_prompts
+from stream_processors.builders.base import Built, Call, count
+from stream_processors.builders.lease import Lease
 from stream_processors.builders.tree import CallTree, grow_tree
-from stream_processors.builders.verdicts import can_be_parent, content_problem, judge
+from stream_processors.builders.trie import Place
+from stream_processors.builders.verdicts import can_be_parent, is_foreign, judge
 
 __all__ = ["Analysis", "analyse"]
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The calls of one lease by position: prompt (packed ids, None when unresolved), tree, reason ('' = to train)."""
+    """The calls of one lease by position: where prompts end, the tree, and why a call isn't trained ('': it is)."""
 
     calls: list[Call]
-    prompts: list[bytes | None]
+    prompts: list[Place | None]
     tree: CallTree
     reasons: list[str]
 
-    def prompt(self, position: int) -> bytes:
-        """The packed prompt of a call that stands in the tree."""
-        prompt = self.prompts[position]
-        if prompt is None:
-            raise AssertionError(f"call {position} has no resolved prompt and can't stand in a trace")
-        return prompt
+    def place(self, i: int) -> Place:
+        """Where the prompt of a call that stands in the tree ends."""
+        place = self.prompts[i]
+        if place is None:
+            raise AssertionError(f"call {i} has no resolved prompt and can't stand in a trace")
+        return place
 
     def finish(self, traces: list[Trace], first_trace: Mapping[int, int]) -> Built:
         """Settle the state of every call, given the first trace in which each stands, and add up."""
         states = [self._state(call, first_trace.get(call.position, -1)) for call in self.calls]
-        lengths = {i: len(prompt) for i, prompt in enumerate(self.prompts) if prompt}
+        lengths = [place.depth if place is not None else 0 for place in self.prompts]
         trained = [c.record for c in self.calls if not self.reasons[c.position]]
         modes = sorted({r.logprobs_mode for r in trained if r.logprobs_mode})
         return Built(
@@ -62,12 +63,10 @@ class Analysis:
         )
 
 
-def analyse(facts: Iterable[CompletionFact], policy_id: str) -> Analysis:
-    """Order, resolve, connect and judge the calls of one lease; calls of other policies stay out of the tree."""
-    calls = canonical_calls(facts)
-    prompts = resolve_prompts(calls)
-    own = [
-        None if content_problem(c, p, policy_id) == "other_policy" else p for c, p in zip(calls, prompts, strict=True)
-    ]
-    tree = grow_tree(calls, own, [can_be_parent(c, p, policy_id) for c, p in zip(calls, own, strict=True)])
+def analyse(lease: Lease, policy_id: str) -> Analysis:
+    """Order, connect and judge the calls of one lease; calls of other policies stay out of the tree."""
+    calls, places = lease.calls(), lease.places()
+    own = [(None, None) if is_foreign(c, policy_id) else p for c, p in zip(calls, places, strict=True)]
+    tree = grow_tree(calls, own, [can_be_parent(c, p) for c, (p, _) in zip(calls, own, strict=True)])
+    prompts = [prompt for prompt, _ in places]
     return Analysis(calls, prompts, tree, judge(calls, prompts, tree, policy_id))

@@ -5,15 +5,12 @@ A builder is a pure function of a *set* of records: repetition and arrival order
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from schemas import codec, ids
 from schemas.records import CallState, CompletionDelivery, CompletionRecord, Counts, SessionOpened, SessionSealed, Trace
-
-ID_BYTES: Final = 4
-"""Token ids are little-endian int32: prompts are compared as bytes, and 4 bytes are one token."""
+from stream_processors.builders.trie import ID_BYTES
 
 CompletionFact = CompletionRecord | CompletionDelivery | SessionOpened | SessionSealed
 
@@ -46,39 +43,47 @@ class UnknownBuilderError(ValueError):
     """A session asks for a builder, or for an option of one, that this version doesn't have."""
 
 
-def canonical_calls(facts: Iterable[CompletionFact]) -> list[Call]:
-    """The calls among the facts of *one lease*, in the order (writer, call_seq), with their delivery facts merged by OR.
+SPLIT: Final = "split"
+SPLICE: Final = "splice"
 
-    Of two different records under one number the one with the lower digest is kept, so that the choice doesn't
-    depend on arrival, and the call is marked as conflicted.
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a session may ask of a builder.
+
+    `drift` says what becomes of a reply that came back in other tokens: `split` begins a new trace, always on-context;
+    `splice` is the published rule, whose later turns stand behind tokens that they weren't sampled after.
+    `end_of_turn_id` is for `splice` only; None: the last token of a reply that ended by itself.
     """
-    records: dict[tuple[int, int], CompletionRecord] = {}
-    delivered: dict[tuple[int, int], bool] = {}
-    conflicted: set[tuple[int, int]] = set()
-    for fact in facts:
-        if isinstance(fact, CompletionDelivery):
-            number = (fact.writer, fact.call_seq)
-            delivered[number] = delivered.get(number, False) or fact.delivered
-        elif isinstance(fact, CompletionRecord):
-            number = (fact.writer, fact.call_seq)
-            known = records.setdefault(number, fact)
-            if known is not fact and known != fact:
-                conflicted.add(number)
-                records[number] = min(known, fact, key=_digest)
-    return [
-        Call(records[number], position, delivered.get(number), number in conflicted)
-        for position, number in enumerate(sorted(records))
-    ]
+
+    drift: str = SPLIT
+    end_of_turn_id: int | None = None
+
+    @classmethod
+    def parse(cls, builder: str, options: Mapping[str, Any]) -> Options:
+        """The options of a session; an option that were silently ignored would build something else than was asked for.
+
+        Raises UnknownBuilderError for one that this builder doesn't have.
+        """
+        drifts = (SPLIT, SPLICE) if builder == "prefix_merging" else (SPLIT,)
+        unknown = {k: v for k, v in options.items() if k not in ("drift", "end_of_turn_id")}
+        drift, end = options.get("drift", SPLIT), options.get("end_of_turn_id")
+        if drift not in drifts:
+            unknown["drift"] = drift
+        if end is not None and (type(end) is not int or drift != SPLICE):
+            unknown["end_of_turn_id"] = end
+        if unknown:
+            known = " or ".join(f"drift={d!r}" for d in drifts)
+            raise UnknownBuilderError(
+                f"builder {builder} has no option {unknown!r}: use {known}, and with 'splice' end_of_turn_id=<token id>"
+            )
+        return cls(drift, end)
 
 
-def _digest(record: CompletionRecord) -> str:
-    return ids.digest(codec.encode(record).value)
-
-
-def count(calls: list[Call], states: list[CallState], traces: list[Trace], prompt_bytes: Mapping[int, int]) -> Counts:
+def count(calls: list[Call], states: list[CallState], traces: list[Trace], prompt_bytes: Sequence[int]) -> Counts:
     """The sums of a lease: prompt tokens as the engine read them, sampled tokens of all calls, trainable tokens of the traces.
 
-    `prompt_bytes` maps a call's position to the length of its packed prompt.
+    `prompt_bytes` holds the length of each call's packed prompt, 0 where it isn't known.
     """
     untrainable: dict[str, int] = {}
     for state in states:
@@ -90,7 +95,7 @@ def count(calls: list[Call], states: list[CallState], traces: list[Trace], promp
         context=sum(s.disposition == "context" for s in states),
         untrainable=dict(sorted(untrainable.items())),
         traces=len(traces),
-        prompt_tokens=sum(prompt_bytes.values()) // ID_BYTES,
+        prompt_tokens=sum(prompt_bytes) // ID_BYTES,
         sampled_tokens=sum(len(c.record.output_ids) for c in calls) // ID_BYTES,
         trainable_tokens=sum(t.loss_mask.count(1) for t in traces),
     )

@@ -1,29 +1,35 @@
 """Why a call begins a new trace: what in the conversation's text tells about a prompt that extends no earlier call.
 
-Text only *names* the break; it never joins anything.
+Text only *names* the break; it never joins anything. What the proxy found when it looked for the parent comes first.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
+from schemas.lineage import (
+    CONTEXT_REPLACED,
+    NEW_CONVERSATION,
+    RESAMPLED,
+    RETOKENIZED,
+    REWRITTEN,
+    SAME_CONVERSATION,
+    SESSION_START,
+    THINKING_REMOVED,
+    TOOLS_CHANGED,
+)
+from schemas.records import LineageStatus
+from schemas.resolve import reply_message
 from stream_processors.builders.base import Call
-from stream_processors.builders.prompts import reply_message, resolve_messages
+from stream_processors.builders.messages import Conversations
 from stream_processors.builders.tree import NO_PARENT, CallTree
+from stream_processors.builders.trie import ID_BYTES, Place
 
-SESSION_START: Final = "session_start"
-RESAMPLED: Final = "resampled"
-TOOLS_CHANGED: Final = "tools_changed"
-RETOKENIZED: Final = "retokenized"
-REWRITTEN: Final = "assistant_rewritten"
-CONTEXT_REPLACED: Final = "context_replaced"
-NEW_CONVERSATION: Final = "new_conversation"
+SYSTEM_CHANGED: Final = "system_changed"
+"""An earlier conversation goes on under another system prompt (a date, a git status), so nothing of the prompt is the same."""
 
-SAME_CONVERSATION: Final = frozenset({TOOLS_CHANGED, RETOKENIZED, REWRITTEN, CONTEXT_REPLACED})
+GOES_ON: Final = SAME_CONVERSATION | {SYSTEM_CHANGED}
 """Reasons after which the same conversation goes on in a new trace; the others begin something of their own."""
 
 
@@ -35,72 +41,76 @@ class Root:
     follows: int = NO_PARENT
 
 
-def resolve_tools(calls: list[Call]) -> list[Any]:
-    """Each call's tools; a record that only repeats the digest of earlier ones gets those."""
-    known: dict[str, Any] = {}
-    resolved: list[Any] = []
-    for call in calls:
-        record = call.record
-        if record.tools and record.tools_digest:
-            known[record.tools_digest] = record.tools
-        resolved.append(record.tools or known.get(record.tools_digest, []))
-    return resolved
+@dataclass(slots=True)
+class _Seen:
+    """What the earlier calls said, by running digests of their messages: linear in the text, not in pairs of calls."""
+
+    ends: dict[bytes, int]
+    heads: dict[bytes, int]
+    bodies: dict[bytes, int]
+    prompts: dict[Place, int]
 
 
-def explain_roots(calls: list[Call], tree: CallTree) -> dict[int, Root]:
-    """The reason of every node without a parent, by position.
-
-    Conversations are found by running digests of their messages: linear in the text, not in pairs of calls.
-    """
+def explain_roots(calls: list[Call], tree: CallTree, conversations: Conversations) -> dict[int, Root]:
+    """The reason of every node without a parent, by position."""
     roots = [c.position for c in calls if tree.is_node[c.position] and tree.parent[c.position] == NO_PARENT]
     reasons: dict[int, Root] = {}
     if roots:
         reasons[roots[0]] = Root(SESSION_START)
     if len(roots) < 2:
         return reasons
-    messages = resolve_messages(calls)
-    ends: dict[bytes, int] = {}
-    heads: dict[bytes, int] = {}
-    prompts: dict[bytes, int] = {}
+    seen = _Seen({}, {}, {}, {})
     is_root = set(roots[1:])
     for call in calls:
         i = call.position
-        if not tree.is_node[i]:
+        place = tree.prompts[i]
+        if not tree.is_node[i] or place is None:
             continue
-        running = _running_digests(messages[i])
+        running = conversations.digests(i)
         if i in is_root:
-            same = prompts.get(tree.digests[i])
-            told = Root(RESAMPLED, same) if same is not None else _tell(calls, i, messages[i], running, ends)
-            reasons[i] = told or (
-                Root(CONTEXT_REPLACED, heads[running[0]]) if running and running[0] in heads else Root(NEW_CONVERSATION)
+            told = _explain(calls, tree, i, seen, conversations)
+            record = call.record
+            is_told = (
+                record.lineage in (LineageStatus.ROOT, LineageStatus.AMBIGUOUS) and record.lineage_reason in GOES_ON
             )
+            reasons[i] = Root(record.lineage_reason, told.follows) if is_told else told
         if running:
-            ends[running[-1]] = i
-            heads[running[0]] = i
-        prompts[tree.digests[i]] = i
+            seen.ends[running[-1]] = i
+            seen.heads[running[0]] = i
+            body = conversations.body_digests(i)
+            if body:
+                seen.bodies[body[-1]] = i
+        seen.prompts[place] = i
     return reasons
 
 
-def _running_digests(messages: list[Any]) -> list[bytes]:
-    """The digest of the first 1, 2, … messages."""
-    hasher = hashlib.blake2b(digest_size=16)
-    running: list[bytes] = []
-    for message in messages:
-        hasher.update(orjson.dumps(message, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS))
-        running.append(hasher.copy().digest())
-    return running
-
-
-def _tell(calls: list[Call], i: int, messages: list[Any], running: list[bytes], ends: dict[bytes, int]) -> Root | None:
-    """Find the longest earlier request that this one repeats; right behind it stands what became of that one's reply."""
-    for length in range(len(running) - 1, 0, -1):
-        earlier = ends.get(running[length - 1])
-        if earlier is None:
-            continue
+def _explain(calls: list[Call], tree: CallTree, i: int, seen: _Seen, conversations: Conversations) -> Root:
+    place = tree.prompts[i]
+    if place in seen.prompts:
+        return Root(RESAMPLED, seen.prompts[place])
+    running = conversations.digests(i)
+    if (found := _repeated(running, seen.ends)) is not None:
+        length, earlier = found
         if calls[earlier].record.tools_digest != calls[i].record.tools_digest:
             return Root(TOOLS_CHANGED, earlier)
-        is_same_text = _says_the_same(messages[length], reply_message(calls[earlier]))
-        return Root(RETOKENIZED if is_same_text else REWRITTEN, earlier)
+        reply = reply_message(calls[earlier].record)
+        if not _says_the_same(conversations.messages(i)[length], reply):
+            return Root(REWRITTEN, earlier)
+        return Root(THINKING_REMOVED if _lost_its_thinking(calls, tree, i, earlier) else RETOKENIZED, earlier)
+    body = conversations.body_digests(i)
+    if len(body) < len(running) and (found := _repeated(body, seen.bodies)) is not None:
+        return Root(SYSTEM_CHANGED, found[1])
+    if running and running[0] in seen.heads:
+        return Root(CONTEXT_REPLACED, seen.heads[running[0]])
+    return Root(NEW_CONVERSATION)
+
+
+def _repeated(running: list[bytes], ends: dict[bytes, int]) -> tuple[int, int] | None:
+    """The longest earlier request that this one repeats: its length, and its call; behind it stands what became of its reply."""
+    for length in range(len(running) - 1, 0, -1):
+        earlier = ends.get(running[length - 1])
+        if earlier is not None:
+            return length, earlier
     return None
 
 
@@ -110,3 +120,19 @@ def _says_the_same(message: Any, reply: dict[str, Any]) -> bool:
         return False
     same_text = (message.get("content") or "") == (reply.get("content") or "")
     return same_text and len(message.get("tool_calls") or []) == len(reply.get("tool_calls") or [])
+
+
+def _lost_its_thinking(calls: list[Call], tree: CallTree, i: int, follows: int) -> bool:
+    """Whether the prompt departs inside an earlier reply only in that its beginning, the thinking, is left out."""
+    prompt, shared = tree.prompts[i], tree.shared[i]
+    while follows != NO_PARENT:
+        place = tree.prompts[follows]
+        record = calls[follows].record
+        if place is not None and place.depth <= shared < place.depth + len(record.output_ids):
+            assert prompt is not None
+            rest = prompt.since(shared)
+            start = shared - place.depth + ID_BYTES
+            tails = (record.output_ids[k:] for k in range(start, len(record.output_ids), ID_BYTES))
+            return bool(record.reasoning) and any(rest.startswith(tail) for tail in tails)
+        follows = tree.parent[follows]
+    return False

@@ -5,79 +5,76 @@ Only tokens decide, so whatever hangs in the tree was sampled in exactly the con
 
 from __future__ import annotations
 
-import hashlib
-from bisect import bisect_right, insort
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from schemas.records import LineageStatus
 from stream_processors.builders.base import Call
+from stream_processors.builders.trie import Place
 
 NO_PARENT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class CallTree:
-    """The forest over a lease's calls, by position; `digests` are of the prompts (equal prompts, equal digests).
+    """The forest over a lease's calls, by position; equal prompts have the same place in `prompts` (None: not in the tree).
 
-    `children` lists nodes only. `is_continued[i]`: some later call's prompt starts with i's prompt and sampled ids,
-    which proves that the harness received that reply.
+    `children` lists nodes only. `is_continued[i]`: some later call's prompt starts with i's prompt and sampled ids, or the proxy
+    found its conversation to go on from i: which proves that the harness received that reply. `shared[i]`: how many bytes of i's prompt an earlier call has, too.
     """
 
+    prompts: list[Place | None]
     parent: list[int]
     children: list[list[int]]
     is_node: list[bool]
     is_continued: list[bool]
-    digests: list[bytes]
+    shared: list[int]
 
 
-@dataclass(slots=True)
-class _Reaches:
-    """Where calls end: the digest of prompt + sampled ids → the calls, and the distinct lengths in ascending order."""
+def grow_tree(calls: list[Call], places: Sequence[tuple[Place | None, Place | None]], is_node: list[bool]) -> CallTree:
+    """Find every call's parent among the earlier nodes, from where prompts and replies end in the tree of tokens.
 
-    by_digest: dict[bytes, list[int]] = field(default_factory=dict)
-    lengths: list[int] = field(default_factory=list)
-
-    def add(self, length: int, digest: bytes, position: int) -> None:
-        self.by_digest.setdefault(digest, []).append(position)
-        index = bisect_right(self.lengths, length)
-        if index == 0 or self.lengths[index - 1] != length:
-            insort(self.lengths, length)
-
-
-def grow_tree(calls: list[Call], prompts: list[bytes | None], is_node: list[bool]) -> CallTree:
-    """Find every call's parent among the earlier nodes.
-
-    One pass over each prompt: an incremental hash stops at each length at which an earlier call ends, so the cost
-    is that of reading the prompts once, not that of comparing them pairwise.
+    A climb from each prompt to the next reply above it: as many steps as there are branches between, whatever the length.
     """
     parent = [NO_PARENT] * len(calls)
     children: list[list[int]] = [[] for _ in calls]
+    carried = [0] * len(calls)
     is_continued = [False] * len(calls)
-    digests = [b""] * len(calls)
-    reaches = _Reaches()
-    for call, prompt in zip(calls, prompts, strict=True):
-        if prompt is None:
+    shared = [0] * len(calls)
+    replies: dict[Place, list[int]] = {}
+    by_id = {call.record.completion_id: call.position for call in calls}
+    trodden: set[Place] = set()
+    for call in calls:
+        prompt, end = places[call.position]
+        if prompt is None or end is None:
             continue
         i = call.position
-        hasher = hashlib.blake2b(digest_size=16)
-        read = 0
-        found: list[int] = []
-        for length in reaches.lengths[: bisect_right(reaches.lengths, len(prompt))]:
-            hasher.update(memoryview(prompt)[read:length])
-            read = length
-            found = reaches.by_digest.get(hasher.copy().digest(), found)
-        hasher.update(memoryview(prompt)[read:])
-        digests[i] = hasher.copy().digest()
-        if found:
-            parent[i] = _choose(found, calls)
+        twins = next((replies[place] for place in prompt.upwards() if place in replies), None)
+        shared[i] = next((place.depth for place in prompt.upwards() if place in trodden), 0)
+        for place in end.upwards():
+            if place in trodden:
+                break
+            trodden.add(place)
+        if call.record.lineage is LineageStatus.RESOLVED:
+            named = by_id.get(call.record.parent_id, i)
+            is_continued[named] = is_continued[named] or named < i
+        if twins is not None:
+            parent[i] = _choose(call, twins, calls, carried)
+            carried[parent[i]] += 1
             is_continued[parent[i]] = True
         if is_node[i]:
             if parent[i] != NO_PARENT:
                 children[parent[i]].append(i)
-            hasher.update(call.record.output_ids)
-            reaches.add(len(prompt) + len(call.record.output_ids), hasher.digest(), i)
-    return CallTree(parent, children, is_node, is_continued, digests)
+            replies.setdefault(end, []).append(i)
+    return CallTree([prompt for prompt, _ in places], parent, children, is_node, is_continued, shared)
 
 
-def _choose(twins: list[int], calls: list[Call]) -> int:
-    """Among calls with the same prompt and the same sampled ids any is exact; one that was delivered was surely seen."""
-    return next((i for i in twins if calls[i].is_delivered), twins[0])
+def _choose(call: Call, twins: list[int], calls: list[Call], carried: list[int]) -> int:
+    """Among calls with the same prompt and the same sampled ids any is exact.
+
+    The one that the record names, else one that surely was seen; of several such each gets its share of what continues
+    them, since each of them was answered.
+    """
+    named = [i for i in twins if calls[i].record.completion_id == call.record.parent_id]
+    seen = named or [i for i in twins if calls[i].is_delivered] or twins[:1]
+    return min(seen, key=lambda i: carried[i])

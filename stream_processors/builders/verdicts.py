@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from schemas.arrays import unpack_ids, unpack_logprobs
-from schemas.records import CompletionState
-from stream_processors.builders.base import ID_BYTES, Call
+from schemas.records import CompletionState, VersionSpan
+from stream_processors.builders.base import Call
 from stream_processors.builders.tree import CallTree
+from stream_processors.builders.trie import ID_BYTES, Place
 
 LOGPROB_FLOOR: Final = -9000.0
 """Engines write -9999 for "no value"; a real log-probability of a sampled token never comes near."""
@@ -18,7 +17,7 @@ LOGPROB_CEILING: Final = 1e-3
 """A log-softmax in low precision may end a rounding error above 0; anything more isn't a log-probability."""
 
 
-def content_problem(call: Call, prompt: bytes | None, policy_id: str) -> str:
+def content_problem(call: Call, prompt: Place | None, policy_id: str) -> str:
     """Why the record itself can't be trained ('' when it can), whatever became of the reply."""
     record = call.record
     if call.is_conflicted:
@@ -29,7 +28,7 @@ def content_problem(call: Call, prompt: bytes | None, policy_id: str) -> str:
         return "aborted"
     if record.state is not CompletionState.FINISHED:
         return "state_unknown"
-    if policy_id and record.policy_id and record.policy_id != policy_id:
+    if is_foreign(call, policy_id):
         return "other_policy"
     if record.untrainable_reason:
         return record.untrainable_reason
@@ -38,30 +37,44 @@ def content_problem(call: Call, prompt: bytes | None, policy_id: str) -> str:
     return _token_problem(call, prompt) or ("" if record.trainable else "untrainable_unexplained")
 
 
-def _token_problem(call: Call, prompt: bytes) -> str:
+def _token_problem(call: Call, prompt: Place) -> str:
     record = call.record
     if not record.output_ids:
         return "ids_missing" if record.text or record.reasoning or record.tool_calls else "empty_generation"
-    if not prompt:
+    if not prompt.depth:
         return "ids_missing"
     # Both arrays have 4-byte elements, so equal lengths in bytes are equal lengths in tokens.
     if len(record.logprobs) != len(record.output_ids):
         return "logprob_length"
-    if int(unpack_ids(record.output_ids).min()) < 0 or int(unpack_ids(prompt).min()) < 0:
+    if prompt.is_negative or unpack_ids(record.output_ids).min() < 0:
         return "oov"
     values = unpack_logprobs(record.logprobs)
-    if not bool(np.all((values > LOGPROB_FLOOR) & (values <= LOGPROB_CEILING))):  # NaN fails both
+    if not (values.min() > LOGPROB_FLOOR and values.max() <= LOGPROB_CEILING):  # NaN fails both
         return "logprob_invalid"
-    return ""
+    return "" if _are_whole(record.version_spans, len(record.output_ids) // ID_BYTES) else "mixed_version"
 
 
-def can_be_parent(call: Call, prompt: bytes | None, policy_id: str) -> bool:
-    """Whether a later call may hang on this one: its tokens are known and its own policy's."""
-    is_other = bool(policy_id and call.record.policy_id and call.record.policy_id != policy_id)
-    return bool(prompt) and len(call.record.output_ids) >= ID_BYTES and not (call.is_conflicted or is_other)
+def _are_whole(spans: list[VersionSpan], length: int) -> bool:
+    """Whether the spans say of each token which version sampled it; none at all is an engine without versions."""
+    at = 0
+    for span in spans:
+        if span.start != at or span.end < span.start:
+            return False
+        at = span.end
+    return not spans or at == length
 
 
-def judge(calls: list[Call], prompts: list[bytes | None], tree: CallTree, policy_id: str) -> list[str]:
+def is_foreign(call: Call, policy_id: str) -> bool:
+    """Whether another policy answered, whose calls stay out of the tree."""
+    return bool(policy_id and call.record.policy_id and call.record.policy_id != policy_id)
+
+
+def can_be_parent(call: Call, prompt: Place | None) -> bool:
+    """Whether a later call may hang on this one: its tokens are known."""
+    return prompt is not None and prompt.depth > 0 and bool(call.record.output_ids) and not call.is_conflicted
+
+
+def judge(calls: list[Call], prompts: list[Place | None], tree: CallTree, policy_id: str) -> list[str]:
     """The reason why each call is untrainable, '' for those to train.
 
     A reply counts as received when it was delivered or when a later call continues it. Of repeated requests (same
@@ -71,13 +84,13 @@ def judge(calls: list[Call], prompts: list[bytes | None], tree: CallTree, policy
     problems = [content_problem(c, p, policy_id) for c, p in zip(calls, prompts, strict=True)]
     digests = [c.record.tokenizer_digest for c, p in zip(calls, problems, strict=True) if not p]
     tokenizer = next((d for d in digests if d), "")
-    repeats: dict[tuple[int, bytes, str], list[int]] = {}
+    repeats: dict[tuple[int, Place | None, str], list[int]] = {}
     for call in calls:
         i = call.position
         if not problems[i] and tokenizer and call.record.tokenizer_digest not in ("", tokenizer):
             problems[i] = "other_tokenizer"
         if not problems[i]:
-            repeats.setdefault((tree.parent[i], tree.digests[i], call.record.request_digest), []).append(i)
+            repeats.setdefault((tree.parent[i], tree.prompts[i], call.record.request_digest), []).append(i)
     for twins in repeats.values():
         for i in twins:
             problems[i] = _delivery_problem(i, twins, calls, tree)

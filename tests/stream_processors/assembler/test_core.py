@@ -26,6 +26,7 @@ from schemas.records import (
 from schemas.records import SessionEventType as Fact
 from stream_processors.assembler.core import BadFactError, apply, assemble, build_trajectory, close, record_keys
 from stream_processors.assembler.row import LeaseRow, SessionRow, WriterRow
+from stream_processors.builders import Lease
 from tests.stream_processors.helpers import LEASE, SESSION, E, call, delivered, delivery, row_of
 
 SPEC = SessionSpec(task_id="t", group_id="g", policy_id="policy")
@@ -63,7 +64,7 @@ class Assembler:
                 keys = record_keys(self.row, SESSION, lease_id)
                 kept = [self.kept[k] for k in keys if k in self.kept]
                 calls = [f for f in kept if isinstance(f, CompletionRecord | CompletionDelivery)]
-                trajectory = assemble(self.row, SESSION, lease_id, calls, 0)
+                trajectory = assemble(self.row, SESSION, lease_id, Lease(calls), 0)
                 self.built.append(trajectory)
                 self.row = close(self.row, lease_id, trajectory.content_digest)
                 for k in keys:
@@ -213,8 +214,8 @@ def test_the_content_digest_is_of_the_states() -> None:
     """Another disposition is another content; another time of building isn't."""
     row = run(*WHOLE[:-1]).row
     calls = [f for f in CALLS if isinstance(f, CompletionRecord | CompletionDelivery)]
-    one, again = (assemble(row, SESSION, LEASE, calls, at) for at in (1, 2))
-    other = assemble(row, SESSION, LEASE, calls[:-1], 1)
+    one, again = (assemble(row, SESSION, LEASE, Lease(calls), at) for at in (1, 2))
+    other = assemble(row, SESSION, LEASE, Lease(calls[:-1]), 1)
     assert one.content_digest == again.content_digest != other.content_digest
 
 

@@ -10,8 +10,8 @@ from schemas import ids
 from schemas.arrays import pack_ids
 from schemas.records import CompletionRecord
 from stream_processors.builders import build
-from stream_processors.builders.base import canonical_calls
-from stream_processors.builders.prompts import resolve_messages, resolve_prompts
+from stream_processors.builders.lease import Lease
+from stream_processors.builders.messages import Conversations
 from tests.stream_processors.helpers import E, call, delivered, row_of
 
 
@@ -43,8 +43,9 @@ def test_a_prefix_may_end_inside_the_parents_reply() -> None:
     """A rewritten tail: the delta keeps what is common, and the call is a root of its own."""
     first = call(1, [1, 2], [10, 11, E])
     second = delta(2, first, [1, 2, 10], [E, 50], [20, E])
-    prompts = resolve_prompts(canonical_calls([first, second]))
-    assert prompts[1] == pack_ids([1, 2, 10, E, 50])
+    (_, (prompt, _)) = Lease([first, second]).places()
+    assert prompt is not None
+    assert prompt.since(0) == pack_ids([1, 2, 10, E, 50])
 
 
 @pytest.mark.parametrize("spoil", ["digest", "length", "parent", "count", "torn"])
@@ -70,5 +71,6 @@ def test_messages_resolve_like_prompts() -> None:
     user, tool = {"role": "user", "content": "u"}, {"role": "tool", "content": "r"}
     first = call(1, [1], [10, E], messages=[user], text="a")
     second = replace(delta(2, first, [1, 10, E], [50], [20]), messages=[tool], messages_prefix=2)
-    resolved = resolve_messages(canonical_calls([second, first]))
-    assert resolved == [[user], [user, {"role": "assistant", "content": "a"}, tool]]
+    conversations = Conversations(Lease([second, first]).calls())
+    assert conversations.messages(0) == [user]
+    assert conversations.messages(1) == [user, {"role": "assistant", "content": "a"}, tool]
