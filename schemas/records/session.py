@@ -29,7 +29,7 @@ class SessionSpec:
 
 
 class SessionEventType(WireEnum):
-    """What happened to a session; `ended` is its one terminal event."""
+    """What happened to a session; `ended` is its one terminal event, `forgotten` says that its retention is over."""
 
     UNKNOWN = "UNKNOWN"
     REGISTERED = "registered"
@@ -48,6 +48,7 @@ class SessionEventType(WireEnum):
     DEADLINE_HIT = "deadline_hit"
     CANCEL_REQUESTED = "cancel_requested"
     ENDED = "ended"
+    FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,8 @@ class Trace:
     """One token sequence with its loss mask.
 
     `response_ids`, `loss_mask` and `logprobs` have equal length; the mask is 1 on sampled tokens only and
-    `logprobs` is 0.0 where it is 0.
+    `logprobs` is 0.0 where it is 0. `prefix_break`: how many tokens of its prompt an earlier call of the session has, too,
+    where a trace begins anew (-1: it is the first one, or a branch of another trace).
     """
 
     index: int = 0
@@ -68,6 +69,7 @@ class Trace:
     is_off_context: bool = False
     weight: float = 1.0
     reward: float | None = None
+    prefix_break: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,10 @@ class CaptureGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(Record):
-    """Fact: all traces of one lease of a session, with the state of every call."""
+    """Fact: all traces of one lease of a session, with the state of every call.
+
+    Calls that came after revision 1 was published make a further `revision` under the same id, which replaces the earlier ones.
+    """
 
     NAME: ClassVar[str] = "trajectory"
     TOPIC: ClassVar[str] = "trajectory.built"
@@ -116,6 +121,7 @@ class Trajectory(Record):
     tokenizer_digest: str = ""
     logprobs_mode: str = ""
     built_at: int = 0
+    revision: int = 1
 
     @property
     def key(self) -> str:
