@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from capture_proxy.engines.base import EngineFinish
+from capture_proxy.engines.base import Alternatives, EngineFinish
 from capture_proxy.leases import Lease
 from capture_proxy.rendering.base import ParsedReply, Renderer
 from capture_proxy.reply import ChatRequest
@@ -40,6 +40,7 @@ class Call:
     logprobs_mode: str = ""
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[Alternatives] = field(default_factory=list)
     finish: EngineFinish | None = None
     parsed: ParsedReply | None = None
     accepted_s: float = 0.0

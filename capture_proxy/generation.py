@@ -7,7 +7,7 @@ import time
 
 import structlog
 
-from capture_proxy import records
+from capture_proxy import outcome
 from capture_proxy.call import Call
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.engines.base import EngineChunk, GenerateRequest
@@ -65,7 +65,7 @@ class Generation:
             if (raised := sampling.exception()) is not None:
                 raise raised
             await self._recorder.finish(self.call)
-            self._end(Finished(records.reply(self.call)))
+            self._end(Finished(outcome.reply(self.call)))
         except asyncio.CancelledError:
             sampling.cancel()
             self._recorder.abort(self.call, self._gave_up or "stopped")
@@ -111,6 +111,7 @@ class Generation:
             input_ids=call.prompt.ids,
             sampling=call.prompt.sampling,
             timeout_s=self._timeout_s,
+            top_logprobs=call.request.top_logprobs or 0,
         )
         async with engine.generate(request) as stream:
             call.accepted_s = time.monotonic()
@@ -120,7 +121,7 @@ class Generation:
                 self._show(parser.feed(chunk.new_ids))
         if call.finish is None:
             raise ProxyError("engine_error", "the engine's answer ended without a finish")
-        deltas, call.parsed = parser.finish()
+        deltas, call.parsed = parser.finish(is_cut=call.finish.reason == "length")
         self._show(deltas)
         if call.finish.reason == "abort":
             raise ProxyError(
@@ -133,6 +134,7 @@ class Generation:
             call.first_token_s = time.monotonic()
         call.output_ids += chunk.new_ids
         call.logprobs += chunk.new_logprobs
+        call.top_logprobs += chunk.new_top
         if chunk.finish is not None:
             call.finish = chunk.finish
 

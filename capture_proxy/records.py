@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import orjson
 
+from capture_proxy import logprobs, outcome
 from capture_proxy.call import Call, Prompt
 from capture_proxy.dialects import DIALECTS
 from capture_proxy.leases import Lease
-from capture_proxy.logprobs import pack_logprobs, why_untrainable
-from capture_proxy.reply import ChatRequest, FinishReason, ProxyError, Reply, ToolCall, tool_call_id
+from capture_proxy.reply import ChatRequest, ProxyError, tool_call_id
 from schemas import arrays, ids
 from schemas.records import (
     Boundary,
@@ -109,6 +109,8 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
         notes["request"] = list(request.notes)
     if call.prompt.notes:
         notes["sampling"] = list(call.prompt.notes)
+    if call.lease.spec.sampling:
+        notes["sampling_forced"] = call.lease.spec.sampling
     if request.tool_choice not in (None, "auto"):
         notes["tool_choice"] = request.tool_choice
     if request.response_format:
@@ -125,7 +127,7 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
         lineage=LineageStatus.ROOT,
         suffix_ids=arrays.pack_ids(call.prompt.ids),
         output_ids=arrays.pack_ids(call.output_ids),
-        logprobs=pack_logprobs(call.logprobs),
+        logprobs=logprobs.pack_logprobs(call.logprobs),
         logprobs_mode=call.logprobs_mode,
         engine_finish=None
         if finish is None
@@ -141,7 +143,7 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
             {"id": tool_call_id(call.completion_id, i), "name": c.name, "arguments": c.arguments, "span": list(c.span)}
             for i, c in enumerate(parsed.tool_calls if parsed else ())
         ],
-        parse_status=parsed.status if parsed else "",
+        parse_status=outcome.parse_status(call),
         version_spans=[VersionSpan(version=s.version, start=s.start, end=s.end) for s in finish.weight_spans]
         if finish
         else [],
@@ -166,11 +168,13 @@ def _sorted_json(value: Any) -> bytes:
 def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     """The record of a call that the engine finished."""
     record = _captured(call, at=at, now_s=now_s)
-    reason = why_untrainable(call.output_ids, call.logprobs, record.prompt_echo)
+    reason = logprobs.why_untrainable(
+        call.output_ids, call.logprobs, record.prompt_echo, vocab_size=call.prompt.renderer.vocab_size
+    )
     return replace(
         record,
         state=CompletionState.FINISHED,
-        finish_reason=finish_reason(call),
+        finish_reason=outcome.finish_reason(call),
         trainable=not reason,
         untrainable_reason=reason,
     )
@@ -258,37 +262,4 @@ def rejection(
         request_bytes=request_bytes,
         details=details or {},
         at=at,
-    )
-
-
-def finish_reason(call: Call) -> FinishReason:
-    """How the client is told that the reply ended."""
-    if call.parsed is not None and call.parsed.tool_calls:
-        return "tool_calls"
-    return "length" if call.finish is not None and call.finish.reason == "length" else "stop"
-
-
-def reply(call: Call) -> Reply:
-    """The finished reply as the client is told it."""
-    parsed, finish = call.parsed, call.finish
-    assert parsed is not None
-    assert finish is not None
-    matched = finish.matched
-    return Reply(
-        completion_id=call.completion_id,
-        model=call.request.model,
-        text=parsed.text,
-        reasoning=parsed.reasoning,
-        tool_calls=tuple(
-            ToolCall(tool_call_id(call.completion_id, i), c.name, c.arguments, c.span)
-            for i, c in enumerate(parsed.tool_calls)
-        ),
-        finish_reason=finish_reason(call),
-        prompt_tokens=finish.prompt_tokens or len(call.prompt.ids),
-        completion_tokens=finish.completion_tokens or len(call.output_ids),
-        cached_tokens=finish.cached_tokens,
-        reasoning_tokens=parsed.reasoning_tokens,
-        stop_sequence=matched if isinstance(matched, str) else None,
-        created_at=call.stub.started_at,
-        echo=call.request.echo,
     )

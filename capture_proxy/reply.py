@@ -122,6 +122,8 @@ class ChatRequest:
     """`messages[0]` is this request's own instructions: a request that continues it brings its own, or has none."""
     top_logprobs: int | None = None
     """None: the client wants no logprobs; else how many alternatives per token it wants to see beside the sampled one."""
+    deferred_tools: tuple[str, ...] = ()
+    """Names of tools that aren't in `tools` but may be called: the conversation itself introduces them."""
     echo: dict[str, Json] = field(default_factory=dict)
     """What the dialect's own answer depends on or repeats (JSON); `Reply.echo` carries it back, nobody else looks inside."""
 

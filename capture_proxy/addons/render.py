@@ -53,5 +53,6 @@ class Render(RequestStep):
             context_length=await self._engines.context_length(lease.spec.policy_id, lease.session_id),
             default_max_tokens=self._default_max_tokens,
             stop_token_ids=self._renderer.stop_token_ids,
+            response_format=request.response_format,
         )
         exchange.prompt = Prompt(renderer=self._renderer, ids=prompt_ids, sampling=sampling, notes=notes)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 EngineFinishReason: TypeAlias = Literal["stop", "length", "abort"]
+
+Alternatives: TypeAlias = Sequence[tuple[float, int]]
+"""(logprob, token id) of the most likely tokens at one place, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,8 @@ class GenerateRequest:
     input_ids: list[int]
     sampling: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 600.0
+    top_logprobs: int = 0
+    """How many alternatives per output token are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class EngineChunk:
     new_ids: list[int]
     new_logprobs: list[float]
     finish: EngineFinish | None = None
+    new_top: list[Alternatives] = field(default_factory=list)
+    """Per new id its most likely alternatives; empty unless they were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,16 +51,17 @@ def request_body(request: GenerateRequest) -> bytes:
             value = -1  # noqa: PLW2901 - off, in SGLang's words
         if name in _NAMES or name in _PASSED:
             sampling[_NAMES.get(name, name)] = value
-    return orjson.dumps(
-        {
-            "rid": request.rid,
-            "input_ids": request.input_ids,
-            "sampling_params": sampling,
-            "stream": True,
-            "return_logprob": True,
-            "return_prompt_token_ids": True,
-        }
-    )
+    body: dict[str, Any] = {
+        "rid": request.rid,
+        "input_ids": request.input_ids,
+        "sampling_params": sampling,
+        "stream": True,
+        "return_logprob": True,
+        "return_prompt_token_ids": True,
+    }
+    if request.top_logprobs:
+        body["top_logprobs_num"] = request.top_logprobs
+    return orjson.dumps(body)
 
 
 class StreamReader:
@@ -115,6 +116,7 @@ class StreamReader:
         triples = self._new_part(meta.get("output_token_logprobs") or [], total, "logprobs")
         if triples and any(triple[1] != token_id for triple, token_id in zip(triples, ids, strict=True)):
             raise ProxyError("engine_error", "the engine's logprobs belong to other token ids than its output")
+        top = self._new_part(meta.get("output_top_logprobs") or [], total, "logprobs")
         self._count = total
         if value.get("prompt_token_ids"):
             self._prompt_ids = value["prompt_token_ids"]
@@ -125,7 +127,7 @@ class StreamReader:
         logprobs = [triple[0] for triple in triples]
         if not all(value is None or isinstance(value, int | float) for value in logprobs):
             raise ProxyError("engine_error", "the engine sent logprobs that are no numbers")
-        return EngineChunk(ids, logprobs, finish)
+        return EngineChunk(ids, logprobs, finish, [[(float(t[0]), int(t[1])) for t in place or ()] for place in top])
 
     def _new_part(self, items: list[Any], total: int, what: str) -> list[Any]:
         """What of an event's list is new; an absent list (an engine without logprobs) stays empty."""

@@ -38,8 +38,12 @@ class ReplyParser(Protocol):
         """What the new ids let through. Text from a tool call's opening mark on is held until `finish`."""
         ...
 
-    def finish(self) -> tuple[list[ReasoningDelta | TextDelta], ParsedReply]:
-        """The remaining deltas and the parsed whole."""
+    def finish(self, *, is_cut: bool = False) -> tuple[list[ReasoningDelta | TextDelta], ParsedReply]:
+        """The remaining deltas and the parsed whole.
+
+        A reply with a malformed tool call has no calls: they are the text that was sampled. Of a reply that the limit of its length
+        cut inside a call (`is_cut`), the calls before stay calls, and the cut one is text.
+        """
         ...
 
 
@@ -51,6 +55,8 @@ class Renderer(Protocol):
     template_digest: str
     stop_token_ids: tuple[int, ...]
     end_of_turn_id: int | None
+    vocab_size: int
+    """Every id that the model can sample is below it; 0: unknown."""
 
     def render(
         self,
@@ -94,6 +100,10 @@ class Renderer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to an output's visible text; empty for hidden special tokens."""
         ...
 
     def encode(self, text: str) -> list[int]:

@@ -28,6 +28,12 @@ CallFormat: TypeAlias = Callable[[str, Sequence[Mapping[str, Any]]], tuple[list[
 """(held text, tools) → (calls, the text between and after them), or None where anything is malformed or cut."""
 
 
+def last_opening(held: str) -> int:
+    """Where the last call of the held text begins, if that call isn't closed; -1 when it is."""
+    opening = held.rfind(OPEN)
+    return -1 if held.find(CLOSE, opening) >= 0 else opening
+
+
 def read_json_calls(held: str, tools: Sequence[Mapping[str, Any]]) -> tuple[list[FoundCall], str] | None:
     """The Hermes and Qwen form: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
     del tools

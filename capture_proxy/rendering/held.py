@@ -29,8 +29,9 @@ class HeldParser:
         self._ids += ids
         return []
 
-    def finish(self) -> tuple[Deltas, ParsedReply]:
+    def finish(self, *, is_cut: bool = False) -> tuple[Deltas, ParsedReply]:
         """Everything at once. A reply with a call that isn't well-formed is the text that was sampled."""
+        del is_cut  # the library says of no call where its text stands, so none can be kept beside a cut one
         try:
             parsed = self._parse(self._ids)
             calls = tuple(_call(call, len(self._ids)) for call in parsed.tool_calls)

@@ -72,6 +72,7 @@ class LibraryRenderer:
         stops = self._renderer({}).get_stop_token_ids()
         self.stop_token_ids = tuple(dict.fromkeys([*template.stop_token_ids, *stops]))
         self.end_of_turn_id = template.end_of_turn_id
+        self.vocab_size = template.vocab_size
 
     def agrees_with_template(self) -> bool:
         """Whether a probe conversation comes out as the same ids both ways, with and without tools."""
@@ -142,6 +143,10 @@ class LibraryRenderer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
         return self._template.decode(ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to an output's visible text."""
+        return self._template.token_bytes(token_id)
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, nothing added."""

@@ -26,7 +26,10 @@ def load_renderer(model_dir: str | Path, *, family: str | None = None) -> Render
             f"{directory} has no chat template: add chat_template.jinja or the field in tokenizer_config.json"
         )
     template = TemplateRenderer(
-        tokenizer, ChatTemplate(source, tokenizer.special_tokens), stop_token_ids=_stop_ids(directory, tokenizer)
+        tokenizer,
+        ChatTemplate(source, tokenizer.special_tokens),
+        stop_token_ids=_stop_ids(directory, tokenizer),
+        vocab_size=_vocab_size(directory),
     )
     wanted = family or family_of(read_json(directory / "config.json").get("model_type"), source)
     if wanted is None:
@@ -39,6 +42,14 @@ def load_renderer(model_dir: str | Path, *, family: str | None = None) -> Render
             f"the {family!r} format doesn't render like the chat template in {directory}: leave the family out to use the template"
         )
     return template
+
+
+def _vocab_size(directory: Path) -> int:
+    """The rows of the model's embedding table (0: unknown): tokenizers have fewer ids, and a model can sample the padding too."""
+    config = read_json(directory / "config.json")
+    nested = config.get("text_config")  # of a model that also sees
+    size = config.get("vocab_size") or (nested.get("vocab_size") if isinstance(nested, dict) else None)
+    return size if isinstance(size, int) else 0
 
 
 def _stop_ids(directory: Path, tokenizer: ModelTokenizer) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from capture_proxy.rendering.base import ParsedCall, ParsedReply
-from capture_proxy.rendering.calls import OPEN, CallFormat
+from capture_proxy.rendering.calls import OPEN, CallFormat, last_opening
 from capture_proxy.rendering.detokenizer import Detokenizer
 from capture_proxy.rendering.stops import StopCutter, partial_match
 from capture_proxy.reply import ReasoningDelta, TextDelta
@@ -65,7 +65,7 @@ class MarkParser:
                 self._take(piece, out)
         return out
 
-    def finish(self) -> tuple[Deltas, ParsedReply]:
+    def finish(self, *, is_cut: bool = False) -> tuple[Deltas, ParsedReply]:
         """The remaining deltas and the parsed whole."""
         out: Deltas = []
         tail = self._detokenizer.flush()
@@ -83,7 +83,7 @@ class MarkParser:
         if self._state == "reasoning":
             self._emit_reasoning(self._pending, out)
         elif self._state in {"held", "draft"}:
-            calls, is_broken = self._finish_held(out)
+            calls, is_broken = self._finish_held(out, is_cut=is_cut)
         else:
             self._emit_text(self._pending, out)
         self._pending = ""
@@ -207,11 +207,14 @@ class MarkParser:
         self._pending = before[len(shown) :]
         self._state = state
 
-    def _finish_held(self, out: Deltas) -> tuple[tuple[ParsedCall, ...], bool]:
+    def _finish_held(self, out: Deltas, *, is_cut: bool) -> tuple[tuple[ParsedCall, ...], bool]:
         """(calls, whether what looked like a call isn't one)."""
         held = "".join(self._held)
         assert self._call_format is not None
         found = self._call_format(held, self._tools)
+        cut_at = last_opening(held) if is_cut and found is None else -1
+        if cut_at > 0 and (found := self._call_format(held[:cut_at], self._tools)) is not None:
+            found = found[0], found[1] + held[cut_at:]
         if found is None:
             (self._emit_text if self._state == "held" else self._emit_reasoning)(self._pending + held, out)
             return (), True
@@ -220,7 +223,8 @@ class MarkParser:
         calls, rest = found
         if rest:
             self._emit_text(self._pending + rest, out)
-        return tuple(ParsedCall(call.name, call.arguments, self._span(call.start, call.end)) for call in calls), False
+        spans = [self._span(call.start, call.end) for call in calls]
+        return tuple(ParsedCall(c.name, c.arguments, span) for c, span in zip(calls, spans, strict=True)), cut_at > 0
 
     def _span(self, start: int, end: int) -> tuple[int, int]:
         """The tokens that the characters [start, end) of the held text came from."""

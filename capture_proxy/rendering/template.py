@@ -31,9 +31,15 @@ class TemplateRenderer:
     name = "template"
 
     def __init__(
-        self, tokenizer: ModelTokenizer, template: ChatTemplate, *, stop_token_ids: Sequence[int] = ()
+        self,
+        tokenizer: ModelTokenizer,
+        template: ChatTemplate,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        vocab_size: int = 0,
     ) -> None:
         self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
         self._template = template
         self.tokenizer_digest = tokenizer.digest
         self.template_digest = hashlib.sha256(template.source.encode()).hexdigest()
@@ -137,6 +143,10 @@ class TemplateRenderer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
         return self.tokenizer.decode(ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to an output's visible text."""
+        return self._table[token_id] if self.tokenizer.is_byte_level else self._decode_visible([token_id]).encode()
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, nothing added."""

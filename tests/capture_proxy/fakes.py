@@ -38,6 +38,7 @@ class CharRenderer:
     template_digest = "p" * 64
     stop_token_ids = (END_ID,)
     end_of_turn_id = END_ID
+    vocab_size = 0x110000 + 10
 
     def render(
         self,
@@ -65,6 +66,9 @@ class CharRenderer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(CharDetokenizer().step(i) for i in ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return CharDetokenizer().step(token_id).encode()
 
     def encode(self, text: str) -> list[int]:
         return [ord(c) + 10 for c in text]

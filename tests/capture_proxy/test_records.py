@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capture_proxy import records
+from capture_proxy import outcome, records
 from capture_proxy.call import Call, Prompt
 from capture_proxy.engines.base import EngineFinish, WeightSpan
 from capture_proxy.leases import Lease
@@ -33,7 +33,7 @@ def make(text: str = "hi", *, request: dict[str, Any] | None = None, finish: dic
         dialect="openai_chat",
         model="m",
         messages=[{"role": "user", "content": "q"}],
-        tools=[{"type": "function"}],
+        tools=[{"type": "function", "function": {"name": "bash"}}],
         **(request or {}),
     )
     prompt = Prompt(renderer=renderer, ids=renderer.encode("prompt"), sampling={"temperature": 1.0})
@@ -53,7 +53,7 @@ def make(text: str = "hi", *, request: dict[str, Any] | None = None, finish: dic
         logprobs=[-1.0] * len(output),
         accepted_s=10.5,
         first_token_s=11.0,
-        parsed=parser.finish()[1],
+        parsed=parser.finish(is_cut=(finish or {}).get("reason") == "length")[1],
         finish=EngineFinish(
             **{
                 "reason": "stop",
@@ -80,11 +80,13 @@ def make(text: str = "hi", *, request: dict[str, Any] | None = None, finish: dic
         ([5, 6], [-1.0, -math.inf], "exact", "logprob_invalid"),
         ([5, 6], [-1.0, 0.5], "exact", "logprob_invalid"),
         ([5, 6], [-1.0, None], "exact", "logprob_invalid"),
+        ([5, 9], [-1.0, -1.0], "exact", "oov"),
+        ([5, 8], [-1.0, -1.0], "exact", ""),
     ],
 )
 def test_why_untrainable(output: list[int], logprobs: list[Any], echo: str, reason: str) -> None:
     """Missing or odd numbers are a reason, never a guess."""
-    assert why_untrainable(output, logprobs, echo) == reason
+    assert why_untrainable(output, logprobs, echo, vocab_size=9) == reason
 
 
 def test_a_finished_call_is_recorded_whole() -> None:
@@ -113,7 +115,7 @@ def test_a_started_call_is_small() -> None:
 def test_tool_calls_are_the_same_in_reply_and_record() -> None:
     """Ids, names and spans that the client sees are those on the log."""
     call = make("ok " + tool_call("bash", {"command": "ls"}))
-    record, reply = records.finished(call, at=1, now_s=11.0), records.reply(call)
+    record, reply = records.finished(call, at=1, now_s=11.0), outcome.reply(call)
     assert reply.finish_reason == record.finish_reason == "tool_calls"
     assert [(c["id"], c["name"], c["arguments"], tuple(c["span"])) for c in record.tool_calls] == [
         (c.id, c.name, c.arguments, c.span) for c in reply.tool_calls
@@ -128,17 +130,19 @@ def test_tool_calls_are_the_same_in_reply_and_record() -> None:
         ({"reason": "length"}, "hi", "length"),
         ({"reason": "stop"}, "hi", "stop"),
         ({"reason": "length"}, tool_call("bash", {}), "tool_calls"),
+        ({"reason": "length"}, tool_call("bash", {}) + "<tool_call>{", "length"),
+        ({"reason": "stop"}, tool_call("bash", {}) + "<tool_call>{", "stop"),
     ],
 )
 def test_finish_reasons(finish: dict[str, Any], text: str, expected: str) -> None:
-    """A whole tool call is one, also when the length ended the reply behind it."""
-    assert records.finish_reason(make(text, finish=finish)) == expected
+    """A whole tool call is one, also when the length ended the reply behind it; what is cut inside a call is cut."""
+    assert outcome.finish_reason(make(text, finish=finish)) == expected
 
 
 def test_a_matched_stop_string_is_told_and_a_token_isnt() -> None:
     """Only strings that the client sent come back as the stop sequence."""
-    assert records.reply(make(finish={"matched": "END"})).stop_sequence == "END"
-    assert records.reply(make(finish={"matched": 7})).stop_sequence is None
+    assert outcome.reply(make(finish={"matched": "END"})).stop_sequence == "END"
+    assert outcome.reply(make(finish={"matched": 7})).stop_sequence is None
 
 
 def test_failures_and_aborts_keep_what_was_sampled() -> None:
