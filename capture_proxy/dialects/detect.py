@@ -11,6 +11,10 @@ _SECRET_HEADERS = ("x-api-key", "x-goog-api-key")
 _ROUTES: dict[tuple[str, str], tuple[str, Operation]] = {
     ("POST", "/v1/chat/completions"): ("openai_chat", "generate"),
     ("POST", "/chat/completions"): ("openai_chat", "generate"),
+    ("POST", "/v1/responses"): ("openai_responses", "generate"),
+    ("POST", "/responses"): ("openai_responses", "generate"),
+    ("POST", "/v1/responses/input_tokens"): ("openai_responses", "count_tokens"),
+    ("POST", "/responses/input_tokens"): ("openai_responses", "count_tokens"),
     ("POST", "/v1/messages"): ("anthropic", "generate"),
     ("POST", "/v1/messages/count_tokens"): ("anthropic", "count_tokens"),
 }
