@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
-from capture_proxy.dialects.body import Notes
+from capture_proxy.dialects.body import Notes, dump_arguments
 from capture_proxy.dialects.content import (
+    ERROR_MARK,
     SEPARATOR,
     base64_size_bytes,
     image_part,
@@ -19,9 +18,6 @@ from capture_proxy.dialects.content import (
     unsupported,
 )
 from capture_proxy.reply import Json
-
-ERROR_MARK = "Error:"
-"""First line of a failed tool's result: chat messages have no field for it, and the model must not read it as success."""
 
 
 def read_tool_result(block: dict[str, Any], deferred: Mapping[str, dict[str, Json]], notes: Notes) -> dict[str, Json]:
@@ -41,7 +37,7 @@ def _read_result_block(block: Json, deferred: Mapping[str, dict[str, Json]], not
     if isinstance(block, dict) and block.get("type") == "tool_reference":
         name = str(block.get("tool_name") or "")
         function = deferred.get(name, {"name": name})
-        return text_part(orjson.dumps({"type": "function", "function": function}).decode())
+        return text_part(dump_arguments({"type": "function", "function": function}))
     return read_block(block, notes)
 
 
@@ -54,16 +50,21 @@ def read_block(block: Json, notes: Notes) -> dict[str, Json]:
         case "text":
             return text_part(str(block.get("text") or ""))
         case "image":
-            return _read_image(block.get("source") or {}, notes)
+            return _read_image(_object(block.get("source")), notes)
         case "document":
             return _read_document(block, notes)
         case "search_result":
             texts = [str(block.get(name) or "") for name in ("title", "source")]
-            texts += [str(part.get("text") or "") for part in block.get("content") or [] if isinstance(part, dict)]
+            sent = block.get("content")
+            texts += [str(_object(part).get("text") or "") for part in (sent if isinstance(sent, list) else [])]
             return text_part(SEPARATOR.join(text for text in texts if text))
         case _:
-            notes.add(f"replaced: {kind}")
-            return unsupported(str(kind))
+            notes.add(f"replaced: {str(kind)[:80]}")
+            return unsupported(str(kind)[:80])
+
+
+def _object(value: Json) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _read_image(source: dict[str, Any], notes: Notes) -> dict[str, Json]:
@@ -73,13 +74,13 @@ def _read_image(source: dict[str, Any], notes: Notes) -> dict[str, Json]:
         case "url":
             return image_part(str(source.get("url") or ""))
         case kind:
-            notes.add(f"replaced: image.{kind}")
-            return placeholder("image", str(source.get("file_id") or kind))
+            notes.add(f"replaced: image.{str(kind)[:80]}")
+            return placeholder("image", str(source.get("file_id") or kind)[:200])
 
 
 def _read_document(block: dict[str, Any], notes: Notes) -> dict[str, Json]:
     """A document's text with its title; binary ones as a placeholder with title, type and size."""
-    source = block.get("source") or {}
+    source = _object(block.get("source"))
     title = str(block.get("title") or "")
     if source.get("type") == "text":
         return text_part(SEPARATOR.join(text for text in (title, str(source.get("data") or "")) if text))

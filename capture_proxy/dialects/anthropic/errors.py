@@ -30,9 +30,16 @@ _TOO_LONG = "prompt is too long"
 def error_value(error: ProxyError) -> dict[str, Json]:
     """The error object, for a body and for a stream alike."""
     message = error.message
-    if error.kind == "context_overflow" and not message.startswith(_TOO_LONG):
-        message = f"{_TOO_LONG}: {message}"
+    if error.kind == "context_overflow":
+        message = _too_long(error)
     return {"type": "error", "error": {"type": _TYPE[error.kind], "message": message}}
+
+
+def _too_long(error: ProxyError) -> str:
+    if error.context is None:
+        return f"{_TOO_LONG}: {error.message}"
+    tokens, most = error.context
+    return f"{_TOO_LONG}: {tokens} tokens > {most} maximum"
 
 
 def encode_error(error: ProxyError) -> tuple[int, dict[str, str], bytes]:

@@ -10,6 +10,7 @@ from capture_proxy.dialects.body import Notes, dump_arguments
 from capture_proxy.dialects.content import SEPARATOR, join_parts, text_part, unsupported
 from capture_proxy.dialects.pairing import pair_tools
 from capture_proxy.reply import Json, ProxyError
+from capture_proxy.turn_ids import TURN_KEY, completion_of
 
 _BILLING_HEADER = "x-anthropic-billing-header:"
 """A client's first system block that is meant for the vendor's accounting, not for the model; it differs per conversation."""
@@ -52,6 +53,8 @@ def read_messages(messages: list[Json], deferred: Mapping[str, dict[str, Json]],
                 read.append(_read_assistant(blocks, notes))
             case "system" | "developer":
                 content = join_parts([read_block(block, notes) for block in blocks])
+                for name in message.keys() - {"role", "content", "cache_control"}:
+                    notes.add(f"ignored message field: {name[:80]}")
                 if content:  # some carry only controls
                     read.append({"role": "system", "content": content})
             case role:
@@ -87,28 +90,36 @@ def _read_user(
 
 
 def _read_assistant(blocks: list[dict[str, Any]], notes: Notes) -> dict[str, Json]:
-    """One answer in history: thinking to the reasoning channel (signatures prove nothing here), tool uses to calls."""
+    """One answer in history: thinking to the reasoning channel, tool uses to calls.
+
+    A signature proves nothing here, but one of ours says which call the answer came from.
+    """
     texts: list[str] = []
     thinking: list[str] = []
     calls: list[dict[str, Json]] = []
+    turn_id: str | None = None
     for block in blocks:
         match block.get("type"):
             case "text":
                 texts.append(str(block.get("text") or ""))
             case "thinking":
                 thinking.append(str(block.get("thinking") or ""))
-            case "redacted_thinking":
+                turn_id = turn_id or completion_of(block.get("signature"))
+            case "redacted_thinking":  # another model's, or our mark without its text: the turn's own tokens hold that
                 notes.add("dropped: redacted_thinking")
+                turn_id = turn_id or completion_of(block.get("data"))
             case "tool_use":
                 calls.append(_read_call(block))
             case kind:
-                notes.add(f"replaced: {kind}")
-                texts.append(unsupported(str(kind))["text"])
+                notes.add(f"replaced: {str(kind)[:80]}")
+                texts.append(unsupported(str(kind)[:80])["text"])
     message: dict[str, Json] = {"role": "assistant", "content": SEPARATOR.join(text for text in texts if text)}
     if any(thinking):
         message["reasoning_content"] = SEPARATOR.join(text for text in thinking if text)
     if calls:
         message["tool_calls"] = calls
+    if turn_id is not None:
+        message[TURN_KEY] = turn_id
     return message
 
 

@@ -36,14 +36,19 @@ def stop_sequence(reply: Reply) -> str | None:
     return reply.stop_sequence if stop_reason(reply) == "stop_sequence" else None
 
 
-def usage(prompt_tokens: int, output_tokens: int) -> dict[str, Json]:
-    """Token counts: all of the prompt as `input_tokens`. Clients add the cache fields to it, so those stay 0."""
+def usage(prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> dict[str, Json]:
+    """Token counts as the vendor splits them: what the engine had in its cache isn't part of `input_tokens`; clients add the two up."""
     return {
-        "input_tokens": prompt_tokens,
+        "input_tokens": prompt_tokens - cached_tokens,
         "output_tokens": output_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
+        "cache_read_input_tokens": cached_tokens,
     }
+
+
+def reply_usage(reply: Reply) -> dict[str, Json]:
+    """The token counts of a finished reply."""
+    return usage(reply.prompt_tokens, reply.completion_tokens, min(reply.cached_tokens, reply.prompt_tokens))
 
 
 def tool_use(call: ToolCall) -> dict[str, Json]:
@@ -68,7 +73,7 @@ def encode_whole(reply: Reply) -> bytes:
             "content": content,
             "stop_reason": stop_reason(reply),
             "stop_sequence": stop_sequence(reply),
-            "usage": usage(reply.prompt_tokens, reply.completion_tokens),
+            "usage": reply_usage(reply),
         }
     )
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import orjson
 
 from capture_proxy.dialects.anthropic.errors import error_value
-from capture_proxy.dialects.anthropic.response import reply_id, signature, stop_reason, stop_sequence, usage
+from capture_proxy.dialects.anthropic.response import (
+    reply_id,
+    reply_usage,
+    signature,
+    stop_reason,
+    stop_sequence,
+    usage,
+)
 from capture_proxy.dialects.sse import named_event
 from capture_proxy.reply import (
     ChatRequest,
@@ -123,7 +130,7 @@ class MessagesStreamEncoder:
         end = {
             "type": "message_delta",
             "delta": {"stop_reason": stop_reason(reply), "stop_sequence": stop_sequence(reply)},
-            "usage": usage(reply.prompt_tokens, reply.completion_tokens),
+            "usage": reply_usage(reply),
         }
         out += [named_event(b"message_delta", end), _STOP]
         return b"".join(out)

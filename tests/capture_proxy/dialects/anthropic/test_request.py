@@ -143,6 +143,7 @@ def test_new_fields_and_betas_are_tolerated_and_listed() -> None:
         "ignored field: context_management",
         "ignored field: metadata",
         "ignored field: output_config.effort",
+        "ignored field: thinking.budget_tokens",
     )
     assert read(thinking={"type": "disabled"}).template_kwargs == {"enable_thinking": False}
     assert read().template_kwargs == {}
