@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from capture_proxy.dialects.body import Notes, dump_arguments
 from capture_proxy.dialects.content import SEPARATOR
+from capture_proxy.dialects.freeform import INPUT
 from capture_proxy.dialects.openai_responses.content import read_content, read_output
 from capture_proxy.dialects.openai_responses.ids import completion_of_item
-from capture_proxy.dialects.openai_responses.tools import INPUT, ToolBox
+from capture_proxy.dialects.openai_responses.tools import ToolBox
 from capture_proxy.dialects.openai_responses.turns import Conversation
 from capture_proxy.reply import Json, ProxyError
 from capture_proxy.turn_ids import completion_of, completion_of_tool_call

@@ -6,9 +6,9 @@ from typing import Literal, TypeAlias
 
 import orjson
 
+from capture_proxy.dialects.freeform import freeform_input
 from capture_proxy.dialects.openai_responses.form import AnswerForm
 from capture_proxy.dialects.openai_responses.ids import item_id, response_id
-from capture_proxy.dialects.openai_responses.tools import freeform_input
 from capture_proxy.reply import Json, Reply, ToolCall
 from capture_proxy.turn_ids import turn_token
 

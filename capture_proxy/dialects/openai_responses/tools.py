@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from capture_proxy.dialects.body import Notes
+from capture_proxy.dialects.freeform import freeform_function
 from capture_proxy.dialects.openai_responses.form import ToolForm, ToolKind
 from capture_proxy.dialects.tools import settle_choice
 from capture_proxy.reply import Json, ProxyError
-
-INPUT = "input"
-"""The one parameter of the function that stands for a freeform tool."""
 
 _NAMESPACE_SEPARATOR = "__"
 
@@ -104,29 +100,12 @@ def _name(tool: dict[str, Any], where: str) -> str:
 def _function(kind: ToolKind, name: str, tool: dict[str, Any], notes: Notes) -> dict[str, Json]:
     description = tool.get("description")
     if kind == "custom":
-        grammar = _grammar(tool.get("format"), notes)
-        description = "\n\n".join(text for text in (description, grammar) if text)
-        parameters: Json = {
-            "type": "object",
-            "properties": {INPUT: {"type": "string", "description": "The whole input of the tool, as plain text."}},
-            "required": [INPUT],
-            "additionalProperties": False,
-        }
-    else:
-        sent = tool.get("parameters")
-        parameters = sent if isinstance(sent, dict) else {"type": "object", "properties": {}}
+        return freeform_function(name, description, tool.get("format"), notes)
     function: dict[str, Json] = {"name": name}
     if description:
         function["description"] = description
-    return {**function, "parameters": parameters}
-
-
-def _grammar(wanted: Json, notes: Notes) -> str:
-    """The grammar of a freeform tool as words to the model: sampling isn't bound to it."""
-    if not isinstance(wanted, dict) or wanted.get("type") != "grammar":
-        return ""
-    notes.add("carried as text: grammar of a custom tool")
-    return f"The input must match this {wanted.get('syntax') or ''} grammar:\n{wanted.get('definition') or ''}"
+    sent = tool.get("parameters")
+    return {**function, "parameters": sent if isinstance(sent, dict) else {"type": "object", "properties": {}}}
 
 
 def read_choice(choice: Json, tools: ToolBox, notes: Notes) -> Json:
@@ -147,22 +126,6 @@ def _choice(choice: Json, tools: ToolBox, notes: Notes) -> Json:
         case kind:
             notes.add(f"dropped: tool_choice of a hosted tool: {str(kind)[:80]}")
             return "auto"
-
-
-def freeform_input(arguments: str) -> str:
-    """The raw text that a sampled call gives a freeform tool: the one string in its arguments, else the arguments as they stand."""
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        if isinstance(value.get(INPUT), str):
-            return str(value[INPUT])
-        if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
-            return only
-    return arguments
 
 
 def echoed(tools: list[Json]) -> list[Json]:

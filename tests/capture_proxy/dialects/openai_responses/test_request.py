@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from capture_proxy.dialects.freeform import freeform_input
 from capture_proxy.dialects.openai_responses.ids import response_id
-from capture_proxy.dialects.openai_responses.tools import freeform_input
 from capture_proxy.reply import ProxyError, ToolCall
 from tests.capture_proxy.dialects.openai_responses.said import COMPLETION, finish, parse, reply, whole
 
