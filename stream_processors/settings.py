@@ -24,3 +24,5 @@ class ProcessorSettings(BaseModel):
     """A worker that was asked to end a run (deadline, cancellation) has that long to kill, seal and tell."""
     command_grace_s: float = Field(default=15.0, gt=0)
     """A worker that was assigned a session must list it in a heartbeat after that long."""
+    forget_after_s: float = Field(default=14 * 24 * 3600.0, gt=0)
+    """So long after its end nothing of a session stays in the tables and in rollout.state: the retention of rollout.sessions."""

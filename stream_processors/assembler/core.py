@@ -45,19 +45,23 @@ class BadFactError(ValueError):
 class Step:
     """What one fact does.
 
-    The session's row afterwards, the key under which its bytes are kept ('': not at all), the leases to close now, and
-    whether the fact is a call that came too late.
+    The session's row afterwards, the key under which its bytes are kept ('': not at all), the leases to close now, the closed
+    lease to say again, since a call came late ('': none), whether the fact is such a call, and whether the session's time is over.
     """
 
     row: SessionRow
     keep: str = ""
     closing: tuple[str, ...] = ()
+    revising: str = ""
     is_late: bool = False
+    is_forgotten: bool = False
 
 
 def apply(row: SessionRow, fact: Record) -> Step:
     """Apply one fact of a session; raises BadFactError for one that can't be counted."""
     if isinstance(fact, SessionEvent):
+        if fact.type is SessionEventType.FORGOTTEN:
+            return Step(SessionRow(), is_forgotten=True)
         return _finish(_apply_event(row, fact))
     if isinstance(fact, SessionOpened | CompletionRecord | CompletionDelivery | SessionSealed):
         if not fact.lease_id or fact.writer < 1:
@@ -109,29 +113,48 @@ def _apply_capture(
 ) -> Step:
     if isinstance(fact, SessionOpened) and fact.spec is not None:
         row = row.with_spec(fact.spec)
+    if isinstance(fact, CompletionRecord | CompletionDelivery) and fact.call_seq < 1:
+        raise BadFactError(f"{fact.NAME} of session {fact.session_id} has call_seq {fact.call_seq}")
     lease = row.leases.get(fact.lease_id, LeaseRow(attempt=getattr(fact, "attempt", 1)))
+    if lease.closed:
+        return _apply_late(row, lease, fact)
     writer = lease.writers.get(fact.writer, WriterRow())
     keep = ""
     if isinstance(fact, SessionOpened):
         lease = replace(lease, attempt=fact.attempt, opened_at=lease.opened_at or fact.opened_at)
     elif isinstance(fact, SessionSealed):
         writer = replace(writer, last_seq=fact.last_seq)
+    elif isinstance(fact, CompletionRecord):
+        writer = writer.with_call(fact.call_seq)
+        keep = record_key(fact.session_id, fact.lease_id, fact.writer, fact.call_seq, "c")
     else:
-        if fact.call_seq < 1:
-            raise BadFactError(f"{fact.NAME} of session {fact.session_id} has call_seq {fact.call_seq}")
-        if isinstance(fact, CompletionRecord):
-            if lease.closed and not writer.has(fact.call_seq):
-                late = replace(lease.with_writer(fact.writer, writer.with_call(fact.call_seq)), late=lease.late + 1)
-                return Step(row.with_lease(fact.lease_id, late), is_late=True)
-            writer = writer.with_call(fact.call_seq)
-            kind = "c"
-        else:
-            writer = replace(writer, top=max(writer.top, fact.call_seq))
-            kind = "d1" if fact.delivered else "d0"
+        writer = replace(writer, top=max(writer.top, fact.call_seq))
+        kind = "d1" if fact.delivered else "d0"
         keep = record_key(fact.session_id, fact.lease_id, fact.writer, fact.call_seq, kind)
-    if lease.closed:
-        return Step(row)
     return _finish(row.with_lease(fact.lease_id, lease.with_writer(fact.writer, writer)), keep)
+
+
+def _apply_late(
+    row: SessionRow, lease: LeaseRow, fact: SessionOpened | CompletionRecord | CompletionDelivery | SessionSealed
+) -> Step:
+    """What comes behind the close: it is counted, and the lease is said again once its writers are whole."""
+    writer = lease.writers.get(fact.writer, WriterRow())
+    is_late = isinstance(fact, CompletionRecord) and not writer.has(fact.call_seq)
+    if isinstance(fact, CompletionRecord):
+        if not is_late:
+            return Step(row)
+        writer = writer.with_call(fact.call_seq)
+        lease = replace(lease, late=(*lease.late, (fact.writer, fact.call_seq)))
+    elif isinstance(fact, CompletionDelivery):
+        if (fact.writer, fact.call_seq) not in lease.late:
+            return Step(row)
+    elif isinstance(fact, SessionSealed):
+        if writer.last_seq is not None:
+            return Step(row)
+        writer = replace(writer, last_seq=fact.last_seq)
+    lease = lease.with_writer(fact.writer, writer)
+    revising = fact.lease_id if lease.is_revisable else ""
+    return Step(row.with_lease(fact.lease_id, lease), revising=revising, is_late=is_late)
 
 
 def record_key(session_id: str, lease_id: str, writer: int, call_seq: int, kind: str) -> str:
@@ -146,7 +169,7 @@ def record_keys(row: SessionRow, session_id: str, lease_id: str) -> list[str]:
 
 
 def assemble(row: SessionRow, session_id: str, lease_id: str, grown: Lease, built_at: int) -> Trajectory:
-    """The trajectory of one lease from its facts; pure but for `built_at`, which the digest leaves out.
+    """The next revision of a lease's trajectory from its facts; pure but for `built_at`, which the digest leaves out.
 
     What can't be built (a builder that this version doesn't know) is a trajectory without traces whose calls say so.
     """
@@ -174,6 +197,7 @@ def assemble(row: SessionRow, session_id: str, lease_id: str, grown: Lease, buil
         tokenizer_digest=built.tokenizer_digest,
         logprobs_mode=built.logprobs_mode,
         built_at=built_at,
+        revision=lease.revision + 1,
     )
 
 
@@ -207,5 +231,6 @@ def build_trajectory(
 
 
 def close(row: SessionRow, lease_id: str, content_digest: str) -> SessionRow:
-    """The row after a lease's trajectory is acknowledged: only numbers stay."""
-    return row.with_lease(lease_id, replace(row.leases[lease_id], closed=content_digest))
+    """The row after a lease's trajectory, or its next revision, is acknowledged: only numbers stay."""
+    lease = row.leases[lease_id]
+    return row.with_lease(lease_id, replace(lease, closed=content_digest, revision=lease.revision + 1))

@@ -46,8 +46,8 @@ class WriterRow:
 class LeaseRow:
     """One lease.
 
-    `sealed` lists the writers that its end named (None: it hasn't ended), `closed` is the digest of what was published
-    ('' while open), `late` counts calls that came after that. `is_expired`: taken from its holder, who can't end it any more.
+    `sealed` lists the writers that its end named (None: it hasn't ended), `closed` is the digest of what was published last
+    ('' while open) as `revision`, `late` are the (writer, call_seq) that came after the first. `is_expired`: taken from its holder, who can't end it any more.
     """
 
     attempt: int = 1
@@ -57,7 +57,8 @@ class LeaseRow:
     is_superseded: bool = False
     is_expired: bool = False
     closed: str = ""
-    late: int = 0
+    revision: int = 0
+    late: tuple[tuple[int, int], ...] = ()
     opened_at: int = 0
 
     def with_writer(self, number: int, row: WriterRow) -> LeaseRow:
@@ -80,6 +81,15 @@ class LeaseRow:
         """The writers of which something is missing, and the last call before the hole."""
         rows = ((number, self.writers.get(number, WriterRow())) for number in self.awaited)
         return [CaptureGap(writer=number, after_seq=row.contiguous) for number, row in rows if not row.is_complete]
+
+    @property
+    def is_revisable(self) -> bool:
+        """Whether what came after the close is whole, so that it is worth saying again what the lease holds."""
+        return bool(self.closed and self.late) and not self.gaps()
+
+    def known(self) -> set[tuple[int, int]]:
+        """(writer, call_seq) of the calls whose records were seen."""
+        return {(writer, seq) for writer, seq in self.calls() if self.writers[writer].has(seq)}
 
     def calls(self) -> Iterator[tuple[int, int]]:
         """(writer, call_seq) of everything that may be kept for this lease."""
@@ -137,4 +147,7 @@ def _lease(data: dict[str, Any]) -> LeaseRow:
         int(number): WriterRow(**{**row, "beyond": tuple(row["beyond"])}) for number, row in data.pop("writers").items()
     }
     sealed = data.pop("sealed")
-    return LeaseRow(**data, writers=writers, sealed=None if sealed is None else tuple(sealed))
+    late = data.pop("late")
+    # A row of an older release only counts what came late.
+    late = () if isinstance(late, int) else tuple((int(writer), int(seq)) for writer, seq in late)
+    return LeaseRow(**data, writers=writers, sealed=None if sealed is None else tuple(sealed), late=late)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from schemas.lineage import SESSION_START
 from schemas.records import Trace, TurnSpan
 from schemas.resolve import reply_message
 from stream_processors.builders.analysis import Analysis, analyse
@@ -126,6 +127,9 @@ class _Weaver:
             tools=tools,
             finish_reason=last.finish_reason,
             is_off_context=turns[-1].fidelity == OFF_CONTEXT,
+            prefix_break=-1
+            if shared or root.reason == SESSION_START
+            else self.analysis.tree.shared[path[0]] // ID_BYTES,
         )
 
     def _branch(self, i: int, root: Root, shared: int, retried: set[int], parent: int) -> str:

@@ -12,7 +12,7 @@ import structlog
 from bus import Bus, Delivery, PoisonError
 from bus.claims import resolve_value
 from schemas.codec import decode
-from schemas.records import Trajectory
+from schemas.records import SessionEvent, SessionEventType, Trajectory
 from stream_processors.app import Table, drop
 from stream_processors.joiner.core import apply, is_complete, revisions, score
 from stream_processors.joiner.row import SessionRow
@@ -55,11 +55,16 @@ class Joiner:
         if not session_id:
             raise PoisonError("no_session", f"{fact.NAME} names no session")
         key = session_id.encode()
-        row = apply(SessionRow.from_bytes(self._sessions.get(key)), fact, delivery.offset)
+        before = SessionRow.from_bytes(self._sessions.get(key))
+        if isinstance(fact, SessionEvent) and fact.type is SessionEventType.FORGOTTEN:
+            self._sweep(before, session_id)
+            drop(self._sessions, key)
+            return
+        row = apply(before, fact, delivery.offset)
         if (
             isinstance(fact, Trajectory)
             and not row.revision
-            and row.trajectories[fact.lease_id].digest == fact.content_digest
+            and row.trajectories[fact.lease_id][0].digest == fact.content_digest
         ):
             self._trajectories[_place(session_id, fact.lease_id)] = raw
         self._sessions[key] = row.to_bytes()
@@ -68,8 +73,8 @@ class Joiner:
         news = revisions(row) if is_complete(row) else []
         if not news:
             return
-        trajectory = await self._load(row, session_id)
         for view in news:
+            trajectory = await self._load(view, session_id)
             await self._bus.publish(score(view, session_id, trajectory, delivery.timestamp_ms))
             self.emitted += 1
             _log.info(
@@ -86,11 +91,13 @@ class Joiner:
             drop(self._trajectories, _place(session_id, lease_id))
 
     async def _load(self, row: SessionRow, session_id: str) -> Trajectory | None:
-        """The winning lease's trajectory, if the end expects one."""
+        """The winning lease's trajectory in the one revision that the row stands for, if the end expects one."""
         assert row.end is not None
         if not row.end.expects_trajectory:
             return None
         raw = self._trajectories.get(_place(session_id, row.end.winning_lease))
+        if row.trajectories[row.end.winning_lease][0].revision != 1:
+            raw = None  # the table holds first revisions only
         value = await (self._search(row, session_id) if raw is None else resolve_value(raw, self._bus.blobs))
         record = decode(value)
         assert isinstance(record, Trajectory)
@@ -102,7 +109,7 @@ class Joiner:
         topic = "trajectory.built"
         partition = await self._bus.partition_for(topic, session_id)
         lease_id = row.end.winning_lease
-        kept = row.trajectories[lease_id]
+        kept = row.trajectories[lease_id][0]
         start = {(topic, partition): kept.offset}
         async with aclosing(self._bus.tail([topic], start=start, partitions=[partition], until_end=True)) as reader:
             async for delivery in reader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
 import orjson
 
@@ -33,10 +34,12 @@ def apply(row: SessionRow, fact: Record, offset: int) -> SessionRow:
         if fact.type is SessionEventType.ENDED and row.end is None:
             row = replace(row, end=End.of(fact))
     elif isinstance(fact, Trajectory):
-        # The first content of a lease stays: the assembler never publishes another one in silence.
-        if fact.lease_id not in row.trajectories:
-            kept = KeptTrajectory(fact.content_digest, offset)
-            row = replace(row, trajectories={**row.trajectories, fact.lease_id: kept})
+        # The first content of a revision stays: the assembler never publishes another one under the same number.
+        kept = row.trajectories.get(fact.lease_id, ())
+        if all(fact.revision != k.revision for k in kept):
+            new = KeptTrajectory(fact.content_digest, offset, fact.revision)
+            ordered = tuple(sorted((*kept, new), key=lambda k: k.revision))
+            row = replace(row, trajectories={**row.trajectories, fact.lease_id: ordered})
     elif isinstance(fact, Reward):
         stored = StoredReward.of(fact)
         if all(r.event_id != stored.event_id for r in row.rewards):
@@ -71,7 +74,7 @@ def content_of(row: SessionRow) -> str:
     assert row.end is not None
     rewards = [[r.name, repr(r.value), _spell(r.trace_rewards), *_source(r)] for r in current_rewards(row)]
     kept = row.trajectories.get(row.end.winning_lease)
-    trajectory = kept.digest if kept is not None and row.end.expects_trajectory else ""
+    trajectory = kept[-1].digest if kept and row.end.expects_trajectory else ""
     return ids.digest(orjson.dumps([trajectory, rewards, row.end.status, row.end.boundary]))
 
 
@@ -83,24 +86,32 @@ def _source(reward: RewardValue) -> tuple[str, str, str]:
     return reward.grader, reward.grader_version, reward.provenance
 
 
-def revisions(row: SessionRow) -> list[SessionRow]:
-    """What a complete row has to say beyond what was emitted: per new revision the row as it stood at that verdict.
+REVISIONS_PER_TRAJECTORY: Final = 1000
+"""Numbers that a trajectory's revision has for verdicts: two topics have no order between them, so each pair has its own number."""
 
-    Revision 1 is the row with the first verdicts that satisfy the end, each further verdict is one more. They are counted
-    along the log, where a session's verdicts have one order, and none is left out: so a restart that reads the topics in
-    another order gives the same contents the same numbers, and nobody ever meets a session first in a later revision.
-    A verdict that changes nothing has a number and no emission.
+
+def revisions(row: SessionRow) -> list[SessionRow]:
+    """What a complete row has to say beyond what was emitted: per new revision the row as it stood then.
+
+    Revision 1 is the row with the first verdicts that satisfy the end, each further verdict is one more; each further revision
+    of the trajectory is another thousand. They are counted along the log, where a session's verdicts have one order, and none is
+    left out: so a restart that reads the topics in another order gives the same contents the same numbers, and nobody ever
+    meets a session first in a later revision. What changes nothing has a number and no emission.
     """
     assert row.end is not None
-    verdicts = [r for r in row.rewards if r.lease_id == row.end.winning_lease]
-    views = [replace(row, rewards=tuple(verdicts[:n])) for n in range(len(verdicts) + 1)]
+    lease = row.end.winning_lease
+    verdicts = [r for r in row.rewards if r.lease_id == lease]
+    by_verdict = [replace(row, rewards=tuple(verdicts[:n])) for n in range(len(verdicts) + 1)]
     told: list[SessionRow] = []
     emitted = row.emitted
-    for revision, view in enumerate(filter(is_complete, views), 1):
-        if revision <= row.revision or content_of(view) == emitted:
-            continue
-        emitted = content_of(view)
-        told.append(replace(view, revision=revision, emitted=emitted))
+    for number, kept in enumerate(row.trajectories.get(lease) or (None,)):
+        one = {} if kept is None else {lease: (kept,)}
+        views = (replace(view, trajectories={**row.trajectories, **one}) for view in by_verdict)
+        for revision, view in enumerate(filter(is_complete, views), 1 + number * REVISIONS_PER_TRAJECTORY):
+            if revision <= row.revision or content_of(view) == emitted:
+                continue
+            emitted = content_of(view)
+            told.append(replace(view, revision=revision, emitted=emitted))
     return told
 
 

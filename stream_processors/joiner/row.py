@@ -66,15 +66,16 @@ class StoredReward:
 
 @dataclass(frozen=True, slots=True)
 class KeptTrajectory:
-    """A lease's trajectory: the digest of its content, and its offset on trajectory.built, where it can be read again."""
+    """One revision of a lease's trajectory: its content's digest, and the offset on trajectory.built where it can be read."""
 
     digest: str
     offset: int
+    revision: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """What the joiner knows of a session; `trajectories` is by lease.
+    """What the joiner knows of a session; `trajectories` holds each lease's revisions in order.
 
     `revision` and `emitted` (a content digest) are of the last scored trajectory; 0 and '' before the first.
     """
@@ -82,7 +83,7 @@ class SessionRow:
     spec: SessionSpec | None = None
     end: End | None = None
     rewards: tuple[StoredReward, ...] = ()
-    trajectories: Mapping[str, KeptTrajectory] = field(default_factory=dict)
+    trajectories: Mapping[str, tuple[KeptTrajectory, ...]] = field(default_factory=dict)
     revision: int = 0
     emitted: str = ""
 
@@ -103,6 +104,10 @@ class SessionRow:
         rewards = tuple(
             StoredReward(r["event_id"], r["lease_id"], RewardValue(**r["value"])) for r in data.pop("rewards")
         )
-        trajectories = {lease: KeptTrajectory(**kept) for lease, kept in data.pop("trajectories").items()}
+        trajectories = {
+            # A row of an older release holds one trajectory per lease.
+            lease: tuple(KeptTrajectory(**k) for k in (kept if isinstance(kept, list) else [kept]))
+            for lease, kept in data.pop("trajectories").items()
+        }
         spec = None if spec is None else SessionSpec(**spec)
         return cls(**data, spec=spec, end=end, rewards=rewards, trajectories=trajectories)

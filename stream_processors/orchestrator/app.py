@@ -61,6 +61,8 @@ class Orchestrator:
         self._sessions: Table = {}
         self._tasks: Table = {}
         self._live: dict[str, SessionRow] | None = None
+        self._ended: dict[str, int] = {}
+        """When sessions ended that are only remembered, in UTC epoch ms."""
         self._mine: frozenset[int] | None = None
         self._pending: dict[str, tuple[SessionEvent, int]] = {}
         self._controls: list[Control] = []
@@ -100,6 +102,9 @@ class Orchestrator:
             return
         if not isinstance(record, SessionEvent) or not record.session_id:
             raise PoisonError("not_a_fact", f"a {record.NAME} on {delivery.where} is no fact of a session")
+        if record.type is Fact.FORGOTTEN:
+            await self._forget(record.session_id)
+            return
         row = self._apply(record, delivery, raw)
         if row is None:
             return
@@ -108,6 +113,18 @@ class Orchestrator:
         assert isinstance(registered, SessionEvent)
         for output in outputs(row, record, registered):
             await self._bus.publish(output)
+
+    async def _forget(self, session_id: str) -> None:
+        """Leave nothing of an ended session; also when its row is gone already, since a crash may have cost the tombstone."""
+        key = session_id.encode()
+        value = self._sessions.get(key)
+        if value is not None and SessionRow.from_bytes(value).is_live:
+            return
+        drop(self._sessions, key)
+        drop(self._tasks, key)
+        self._ended.pop(session_id, None)
+        await self._bus.publish_raw("rollout.state", key, None)
+        _log.info("session.forgotten", session_id=session_id)
 
     def _apply(self, fact: SessionEvent, delivery: Delivery, raw: bytes) -> SessionRow | None:
         """Change the row; the row whose outputs are due, None when the fact did nothing."""
@@ -199,10 +216,12 @@ class Orchestrator:
         now = self._clock()
         self.fleet.forget(now - FORGET_MS)
         if self._live is None:
-            rows = (SessionRow.from_bytes(value) for value in list(self._sessions.values()))
-            self._live = {row.session_id: row for row in rows if row.is_live and self._is_mine(row)}
-        for session_id in [name for name, row in self._live.items() if not row.is_live]:
-            del self._live[session_id]
+            rows = [SessionRow.from_bytes(value) for value in list(self._sessions.values())]
+            self._live = {row.session_id: row for row in rows if self._is_mine(row)}
+            self._ended = {}
+        for row in [row for row in self._live.values() if not row.is_live]:
+            self._ended[row.session_id] = row.moved_at
+            del self._live[row.session_id]
         self._pending = {
             event_id: (fact, at) for event_id, (fact, at) in self._pending.items() if self._is_pending(fact, at, now)
         }
@@ -217,7 +236,15 @@ class Orchestrator:
         facts = tick(Seen(list(self._live.values()), self.fleet, limits, now, self._controls, pending))
         fresh = [fact for fact in facts if fact.event_id not in self._pending]
         self._pending |= {fact.event_id: (fact, now) for fact in fresh}
-        return fresh
+        return fresh + self._forgotten(now)
+
+    def _forgotten(self, now: int) -> list[SessionEvent]:
+        """The facts that the retention of some sessions is over, not too many at a time; again when they seem lost."""
+        before = now - int(self._settings.forget_after_s * 1000)
+        over = [name for name, ended_at in self._ended.items() if ended_at <= before][:TOGETHER]
+        for session_id in over:
+            self._ended[session_id] = before + int(PENDING_S * 1000)
+        return [SessionEvent(session_id=name, type=Fact.FORGOTTEN, at=now) for name in over]
 
     def _is_pending(self, fact: SessionEvent, published_at: int, now: int) -> bool:
         """Whether a fact of ours hasn't been applied yet, as far as its session's row tells."""

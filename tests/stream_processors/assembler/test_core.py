@@ -149,7 +149,7 @@ def test_late_calls_are_counted_and_never_a_second_trajectory() -> None:
     assembler = run(*WHOLE)
     late = call(3, [1, 2, 10, E, 50, 20, E, 60], [30, E])
     assembler.feed(late, delivery(3), late)
-    assert (len(assembler.built), assembler.late, assembler.row.leases[LEASE].late) == (1, 1, 1)
+    assert (len(assembler.built), assembler.late, assembler.row.leases[LEASE].late) == (1, 1, ((1, 3),))
     assert assembler.kept == {}
 
 

@@ -45,13 +45,14 @@ def ended(**fields: Any) -> SessionEvent:
     return SessionEvent(session_id=SESSION, type=Fact.ENDED, **{**base, **fields})
 
 
-def trajectory(lease: str = LEASE, traces: int = 2, digest: str = "d1") -> Trajectory:
+def trajectory(lease: str = LEASE, traces: int = 2, digest: str = "d1", revision: int = 1) -> Trajectory:
     rows = [Trace(index=n, prompt_ids=pack_ids([n])) for n in range(traces)]
     return Trajectory(
         session_id=SESSION,
         lease_id=lease,
         traces=rows,
         content_digest=digest,
+        revision=revision,
         tokenizer_digest="tok",
         logprobs_mode="raw",
     )
@@ -66,18 +67,20 @@ class Joiner:
 
     def __init__(self) -> None:
         self.row = SessionRow()
-        self.kept: dict[str, Trajectory] = {}
+        self.kept: dict[tuple[str, int], Trajectory] = {}
         self.emitted: list[ScoredTrajectory] = []
 
     def feed(self, *facts: Record) -> None:
         for offset, fact in enumerate(facts):
             self.row = apply(SessionRow.from_bytes(self.row.to_bytes()), fact, offset)
             if isinstance(fact, Trajectory):
-                self.kept.setdefault(fact.lease_id, fact)
+                self.kept.setdefault((fact.lease_id, fact.revision), fact)
             for view in revisions(self.row) if is_complete(self.row) else []:
                 end = view.end
                 assert end is not None
-                scored = score(view, SESSION, self.kept[end.winning_lease] if end.expects_trajectory else None, 77)
+                kept = view.trajectories.get(end.winning_lease)
+                found = self.kept[end.winning_lease, kept[0].revision] if kept and end.expects_trajectory else None
+                scored = score(view, SESSION, found, 77)
                 self.emitted.append(scored)
                 self.row = replace(self.row, revision=view.revision, emitted=view.emitted)
 
@@ -230,6 +233,34 @@ def test_a_verdict_repeated_before_another_that_is_waited_for() -> None:
 def test_a_second_content_of_a_trajectory_changes_nothing() -> None:
     """The first stays: no other content under the same id in silence."""
     assert len(join(registered(), ended(), trajectory(), reward(), trajectory(digest="d2"))) == 1
+
+
+def test_t38_a_revised_trajectory_is_a_revision_of_the_result() -> None:
+    """T38: calls came late; the new result replaces the old one under the same id, and verdicts go on counting in it."""
+    late = trajectory(traces=3, digest="d2", revision=2)
+    first, second, third = join(registered(), ended(), trajectory(), reward(), late, late, reward(0.5))
+    assert [(s.revision, s.reward, len(s.trajectory.traces)) for s in (first, second, third) if s.trajectory] == [
+        (1, 1.0, 2),
+        (1001, 1.0, 3),
+        (1002, 0.5, 3),
+    ]
+    assert len({s.trajectory_id for s in (first, second, third)}) == 1
+    assert len({s.content_digest for s in (first, second, third)}) == 3
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_t38_numbers_do_not_depend_on_the_order_of_the_topics(order: tuple[int, ...]) -> None:
+    """Whatever order a restart reads the topics in, a number has one content, the first is 1, the last the same."""
+    facts: list[Record] = [ended(), reward(0.0), trajectory(), trajectory(traces=3, digest="d2", revision=2)]
+    if order.index(2) > order.index(3):
+        return  # one topic: its records keep their order
+    scored = join(registered(), *(facts[n] for n in order), reward(1.0))
+    assert scored[0].revision == 1
+    assert (scored[-1].revision, scored[-1].reward) == (1002, 1.0)
+    expected = {1: (0.0, 2), 2: (1.0, 2), 1001: (0.0, 3), 1002: (1.0, 3)}
+    for one in scored:
+        assert one.trajectory is not None
+        assert (one.reward, len(one.trajectory.traces)) == expected[one.revision]
 
 
 def test_there_is_one_end() -> None:

@@ -11,6 +11,7 @@ from schemas import ids
 from schemas.records import Control, ControlAction, GroupEvent, Heartbeat, SessionEvent, Stage, TaskRequest
 from schemas.records import SessionEventType as Fact
 from stream_processors.orchestrator.app import Orchestrator
+from stream_processors.orchestrator.row import SessionRow
 from stream_processors.settings import ProcessorSettings
 from tests.stream_processors.driver import Driven
 from tests.stream_processors.orchestrator.facts import good_life, registered, row_in
@@ -145,3 +146,41 @@ async def test_the_task_is_dropped_with_the_books_of_the_last_seal(memory_bus: M
     await driven.catch_up()
     assert not driven.tables["tasks"]
     assert row_in(Stage.ENDED).session_id.encode() in driven.tables["sessions"]
+
+
+async def test_an_ended_session_is_forgotten_after_its_retention(memory_bus: MemoryBus) -> None:
+    """A fact says so; then neither a row nor a state is left, and a fact that comes again finds nothing to do."""
+    clock = Clock()
+    driven = Driven(memory_bus, lambda bus: make(bus, clock))
+    overdue = SessionEvent(session_id="s1", type=Fact.SEAL_OVERDUE, lease_id=ids.lease_id("s1", 1), writers=[1])
+    for fact in [registered(), *good_life(), overdue]:
+        await memory_bus.publish(fact)
+        await driven.catch_up()
+    orchestrator = driven.processor
+    assert isinstance(orchestrator, Orchestrator)
+    (row,) = (SessionRow.from_bytes(value) for value in driven.tables["sessions"].values())
+    clock.now = row.moved_at + 14 * 86_400_000 - 1
+    assert orchestrator.due() == []
+    clock.now += 1
+    (forgotten,) = orchestrator.due()
+    assert (forgotten.type, forgotten.session_id) == (Fact.FORGOTTEN, "s1")
+    assert orchestrator.due() == []
+    clock.now += 10_000
+    assert [f.type for f in orchestrator.due()] == [Fact.FORGOTTEN]
+    for _ in range(2):
+        await memory_bus.publish(forgotten)
+        await driven.catch_up()
+    assert not driven.tables["sessions"]
+    assert memory_bus.records("rollout.state")[-1].is_tombstone
+    clock.now += 10_000
+    assert orchestrator.due() == []
+
+
+async def test_a_session_that_goes_on_is_not_forgotten(memory_bus: MemoryBus) -> None:
+    """The fact means ended sessions; an id that was used again is another session."""
+    driven = Driven(memory_bus, lambda bus: make(bus, Clock()))
+    for fact in [registered(), SessionEvent(session_id="s1", type=Fact.FORGOTTEN)]:
+        await memory_bus.publish(fact)
+        await driven.catch_up()
+    assert driven.tables["sessions"]
+    assert not any(d.is_tombstone for d in memory_bus.records("rollout.state"))
