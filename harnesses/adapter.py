@@ -1,56 +1,95 @@
 """The declarative model of a harness: what is installed, which files it reads, how it is launched, how its end is judged.
 
-An adapter is data. One YAML file under `definitions/` describes one harness; `parse_adapter` turns it into these frozen values and
-refuses what it doesn't know. Nothing here touches a disk or a process: `install.py` and `plan.py` act on it.
+An adapter is data. One YAML file describes one harness; `definition.py` turns it into these frozen values. Nothing here touches a
+disk or a process: `install.py` and `plan.py` act on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from harnesses.errors import HarnessError
-from harnesses.options import OptionSpec, parse_option
-from harnesses.verdict import VerdictRule, parse_rule
+from harnesses.options import OptionSpec
+from harnesses.verdict import VerdictRule
 
-# The dialects that the capture proxy serves: the key under which a base URL is found.
-DIALECTS = ("openai_chat", "anthropic")
+# The dialects that the capture proxy serves: the key under which a base URL is found, and the name of a wire.
+DIALECTS = ("openai_chat", "anthropic", "openai_responses", "google")
+
+Version = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NpmInstall:
-    """One npm package at one exact version; `node_min` is what its `engines` ask for, `bin` the executable it brings."""
+class Package:
+    """One package of a registry at one exact version, and the executable `bin` that it brings.
+
+    `node_min` (npm) and `python_min` (pypi) are the interpreter that it needs.
+    """
 
     package: str
     version: str
     bin: str
-    node_min: tuple[int, int, int] | None = None
+    registry: Literal["npm", "pypi"] = "npm"
+    node_min: Version | None = None
+    python_min: Version | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTemplate:
-    """A file written before the launch: `path` starts with {home} or {workdir}; `text` or `json` (a tree) is its content."""
+    """A file written before the launch: `path` starts with {home} or {workdir}; its content is `text`, or a tree as JSON or TOML."""
 
     path: str
     text: str | None = None
     json: object = None
+    toml: object = None
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One piece of the command line: `parts` are added when the option `when` is set (or always, when None)."""
+    """One piece of the command line: `parts` are added when the variable `when` has a value (or always, when None)."""
 
     parts: tuple[str, ...]
     when: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What a wire adds in one way of capture: the base URL for this client, variables for the templates, environment, files.
+
+    An empty `base_url` leaves the client at its vendor's own address.
+    """
+
+    base_url: str = ""
+    variables: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[FileTemplate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """One dialect that a harness can speak: what is set for it with a base URL of ours, and with a forward proxy (None: it can't)."""
+
+    dialect: str
+    reverse: Addition
+    forward: Addition | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpShapes:
+    """How a harness writes down an MCP server: a tree for a command and one for a URL (None: it can't)."""
+
+    stdio: object = None
+    http: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """One agent harness, as data.
 
-    `command` is empty for `shell`, whose command is an option. `dialect` names the wire that the harness speaks (`any`: it is handed
-    all of them). `url_form` says how the lease's secret travels: `path` (`/s/<secret>` in the base URL, the key too) or `key`
-    (the API key alone).
+    `command` is empty for `shell`, whose command is an option. `dialect` names the wire that the harness speaks unless its option
+    `wire` says otherwise (`any`: it is handed all of them). `url_form` says how the lease's secret travels: `path` (`/s/<secret>` in
+    the base URL, the key too) or `key` (the API key alone).
     """
 
     name: str
@@ -58,133 +97,25 @@ class Adapter:
     version: str
     dialect: str
     url_form: str = "path"
-    install: NpmInstall | None = None
+    install: Package | None = None
     files: tuple[FileTemplate, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     command: tuple[Argument, ...] = ()
     stdin: str | None = None
     options: Mapping[str, OptionSpec] = field(default_factory=dict)
     verdict: VerdictRule | None = None
+    wires: Mapping[str, Wire] = field(default_factory=dict)
+    mcp: McpShapes | None = None
+    skills_dir: str | None = None
 
+    @property
+    def dialects(self) -> tuple[str, ...]:
+        """Every wire that it speaks, the default one first."""
+        if self.dialect == "any":
+            return DIALECTS
+        return (self.dialect, *(name for name in self.wires if name != self.dialect))
 
-_FIELDS = {
-    "name",
-    "title",
-    "version",
-    "dialect",
-    "url_form",
-    "install",
-    "files",
-    "environment",
-    "command",
-    "stdin",
-    "options",
-    "verdict",
-}
-
-
-def parse_adapter(raw: object, where: str) -> Adapter:
-    """An adapter from its YAML tree; `where` names the file in errors.
-
-    Raises:
-        HarnessError: a field is missing, unknown or of the wrong kind.
-    """
-    tree = _mapping(raw, where)
-    unknown = set(tree) - _FIELDS
-    if unknown:
-        raise HarnessError(f"{where}: unknown fields {sorted(unknown)}; known are {sorted(_FIELDS)}")
-    for needed in ("name", "title", "dialect"):
-        if not isinstance(tree.get(needed), str):
-            raise HarnessError(f"{where}.{needed}: is needed, a text")
-    dialect, url_form = str(tree["dialect"]), str(tree.get("url_form", "path"))
-    if dialect not in (*DIALECTS, "any"):
-        raise HarnessError(f"{where}.dialect: {dialect!r} is none of {', '.join(DIALECTS)}, any")
-    if url_form not in {"path", "key"}:
-        raise HarnessError(f"{where}.url_form: {url_form!r} is neither path nor key")
-    install = _install(tree.get("install"), f"{where}.install")
-    options = {
-        name: parse_option(name, item, f"{where}.options")
-        for name, item in _mapping(tree.get("options", {}), f"{where}.options").items()
-    }
-    verdict = tree.get("verdict")
-    return Adapter(
-        name=str(tree["name"]),
-        title=str(tree["title"]),
-        version=install.version if install else str(tree.get("version", "1")),
-        dialect=dialect,
-        url_form=url_form,
-        install=install,
-        files=tuple(
-            _file(item, f"{where}.files[{index}]")
-            for index, item in enumerate(_list(tree.get("files", []), f"{where}.files"))
-        ),
-        environment={
-            key: str(value) for key, value in _mapping(tree.get("environment", {}), f"{where}.environment").items()
-        },
-        command=tuple(
-            _argument(item, f"{where}.command[{index}]", options)
-            for index, item in enumerate(_list(tree.get("command", []), f"{where}.command"))
-        ),
-        stdin=None if tree.get("stdin") is None else str(tree["stdin"]),
-        options=options,
-        verdict=None if verdict is None else parse_rule(_mapping(verdict, f"{where}.verdict"), f"{where}.verdict"),
-    )
-
-
-def _install(raw: object, where: str) -> NpmInstall | None:
-    if raw is None:
-        return None
-    tree = _mapping(raw, where)
-    missing = {"package", "version", "bin"} - set(tree)
-    if missing:
-        raise HarnessError(f"{where}: lacks {sorted(missing)}")
-    node = tree.get("node_min")
-    return NpmInstall(
-        package=str(tree["package"]),
-        version=str(tree["version"]),
-        bin=str(tree["bin"]),
-        node_min=None if node is None else parse_version(str(node)),
-    )
-
-
-def parse_version(text: str) -> tuple[int, int, int]:
-    """`v22.19.0` or `22` as three numbers."""
-    parts = text.strip().removeprefix("v").split("-")[0].split(".")
-    try:
-        numbers = [int(part) for part in parts[:3]]
-    except ValueError as error:
-        raise HarnessError(f"{text!r} is not a version like 22.19.0") from error
-    major, minor, patch = (*numbers, 0, 0)[:3]
-    return major, minor, patch
-
-
-def _file(raw: object, where: str) -> FileTemplate:
-    tree = _mapping(raw, where)
-    path = str(tree.get("path", ""))
-    if not path.startswith(("{home}/", "{workdir}/")):
-        raise HarnessError(f"{where}.path: must start with {{home}}/ or {{workdir}}/, not {path!r}")
-    if ("text" in tree) == ("json" in tree):
-        raise HarnessError(f"{where}: needs exactly one of text and json")
-    return FileTemplate(path=path, text=None if "text" not in tree else str(tree["text"]), json=tree.get("json"))
-
-
-def _argument(raw: object, where: str, options: Mapping[str, OptionSpec]) -> Argument:
-    if isinstance(raw, str):
-        return Argument(parts=(raw,))
-    tree = _mapping(raw, where)
-    when = tree.get("when")
-    if when not in options:
-        raise HarnessError(f"{where}.when: {when!r} is none of the declared options")
-    return Argument(parts=tuple(str(item) for item in _list(tree.get("parts"), f"{where}.parts")), when=str(when))
-
-
-def _mapping(raw: object, where: str) -> dict[str, object]:
-    if not isinstance(raw, Mapping):
-        raise HarnessError(f"{where}: must be a mapping")
-    return {str(key): value for key, value in raw.items()}
-
-
-def _list(raw: object, where: str) -> list[object]:
-    if not isinstance(raw, list):
-        raise HarnessError(f"{where}: must be a list")
-    return raw
+    @property
+    def has_forward(self) -> bool:
+        """Whether a wire of it can be captured by a forward proxy, with the vendor's own address."""
+        return self.dialect == "any" or any(wire.forward is not None for wire in self.wires.values())

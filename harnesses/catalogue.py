@@ -1,16 +1,20 @@
-"""The catalogue: the harness definitions that are packaged with us, loaded once and looked up by name."""
+"""The catalogue: the harness definitions that are packaged with us, and those of a directory of one's own, looked up by name."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 
 import yaml
 
-from harnesses.adapter import Adapter, parse_adapter
+from harnesses.adapter import Adapter
+from harnesses.definition import parse_adapter
 from harnesses.errors import HarnessError, OptionError, UnknownHarnessError
 from harnesses.options import validate_options
 
@@ -18,20 +22,42 @@ from harnesses.options import validate_options
 _EXACT_VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 
 
-@cache
+DIRECTORY_VARIABLE = "POLYNYA_HARNESS_DIR"
+
+
 def load_all() -> Mapping[str, Adapter]:
-    """Every packaged definition by name.
+    """Every definition by name: the packaged ones, then those in `$POLYNYA_HARNESS_DIR`, which win where the names are equal.
 
     Raises:
-        HarnessError: a definition is malformed or its name isn't its file's.
+        HarnessError: a definition is malformed, its name isn't its file's, or the directory isn't there.
     """
+    packaged = _packaged()
+    own = os.environ.get(DIRECTORY_VARIABLE)
+    if not own:
+        return packaged
+    directory = Path(own).expanduser()
+    if not directory.is_dir():
+        raise HarnessError(f"{DIRECTORY_VARIABLE} is {own!r}, which is no directory; make it, or unset the variable")
+    return dict(sorted({**packaged, **_load(directory, str(directory))}.items()))
+
+
+@cache
+def _packaged() -> Mapping[str, Adapter]:
+    return _load(resources.files("harnesses").joinpath("definitions"), "definitions")
+
+
+def _load(directory: Traversable, where: str) -> Mapping[str, Adapter]:
     adapters: dict[str, Adapter] = {}
-    for entry in sorted(resources.files("harnesses").joinpath("definitions").iterdir(), key=lambda item: item.name):
+    for entry in sorted(directory.iterdir(), key=lambda item: item.name):
         if not entry.name.endswith(".yaml"):
             continue
-        adapter = parse_adapter(yaml.safe_load(entry.read_text("utf-8")), f"definitions/{entry.name}")
+        try:
+            tree = yaml.safe_load(entry.read_text("utf-8"))
+        except yaml.YAMLError as error:
+            raise HarnessError(f"{where}/{entry.name}: is no YAML: {error}") from error
+        adapter = parse_adapter(tree, f"{where}/{entry.name}")
         if f"{adapter.name}.yaml" != entry.name:
-            raise HarnessError(f"definitions/{entry.name}: its name is {adapter.name!r}; name the file after it")
+            raise HarnessError(f"{where}/{entry.name}: its name is {adapter.name!r}; name the file after it")
         adapters[adapter.name] = adapter
     return adapters
 

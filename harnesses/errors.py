@@ -26,3 +26,7 @@ class InstallError(HarnessError):
     """A harness could not be installed; trying again later may help (a registry was away, a disk was full)."""
 
     is_retriable = True
+
+
+class RegistryUnreachableError(InstallError):
+    """A package registry could not be reached."""

@@ -1,8 +1,9 @@
 """Installing harnesses once into a cache: exact versions, whole or not at all, one process at a time.
 
-Layout: `<cache>/harnesses/<name>/<version>/` and `<cache>/node/<version>/`, each a npm prefix with a file `installed.json` that was
-written last. An installation grows in a staging directory beside its place and is renamed into it; a lock file keeps two
-processes from doing it twice.
+Layout: `<cache>/harnesses/<name>/<version>/` and `<cache>/node/<version>/`, each an npm prefix (or the home of a Python environment)
+with a file `installed.json` that was written last: what has none is no installation. An npm prefix grows in a staging directory
+beside its place and is renamed into it; a Python environment can't be moved and grows where it stays. A lock file keeps two processes
+from doing it twice.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from pathlib import Path
 
 import orjson
 
-from harnesses.adapter import Adapter, NpmInstall
+from harnesses.adapter import Adapter, Package, Version
 from harnesses.errors import InstallError
+from harnesses.installers import with_retries
 from harnesses.npm import NODE, npm_install, package_version, system_node, system_npm
+from harnesses.pypi import ENVIRONMENT, installed_version, pypi_install
 
 Progress = Callable[[str], None]
 """Takes one line that says what is being done."""
@@ -46,8 +49,10 @@ def find_installed(adapter: Adapter, cache: Path | None = None) -> Installed | N
     if adapter.install is None:
         return Installed()
     place = _place(adapter, cache or default_cache())
-    if not _is_complete(place, adapter.install.package, adapter.install.version):
+    if not _is_complete(place, adapter.install):
         return None
+    if adapter.install.registry == "pypi":
+        return Installed(executable=str(place / ENVIRONMENT / "bin" / adapter.install.bin))
     node_dir = str(orjson.loads((place / "installed.json").read_bytes()).get("node_dir", ""))
     if node_dir and not (Path(node_dir) / "node").exists():
         return None
@@ -75,9 +80,7 @@ def ensure_installed(
         found = find_installed(adapter, root)
         if found is not None:
             return found
-        node_dir = _node_dir(adapter.install.node_min, root, progress, timeout_s)
-        progress(f"installing {adapter.title} ({adapter.install.package}@{adapter.install.version}) with npm …")
-        _install_package(place, adapter.install, node_dir, timeout_s)
+        with_retries(lambda: _install(adapter, place, root, progress, timeout_s), progress)
         progress(f"installed {adapter.title} {adapter.install.version}")
     found = find_installed(adapter, root)
     if found is None:
@@ -87,21 +90,49 @@ def ensure_installed(
     return found
 
 
-def _node_dir(node_min: tuple[int, int, int] | None, root: Path, progress: Progress, timeout_s: float) -> str:
+def _install(adapter: Adapter, place: Path, root: Path, progress: Progress, timeout_s: float) -> None:
+    package = adapter.install
+    assert package is not None
+    named = f"{adapter.title} ({package.package}@{package.version})"
+    if package.registry == "pypi":
+        progress(f"installing {named} from PyPI …")
+        _install_environment(place, package, timeout_s)
+        return
+    node_dir = _node_dir(package.node_min, root, progress, timeout_s)
+    progress(f"installing {named} with npm …")
+    _install_package(place, package, node_dir, timeout_s)
+
+
+def _install_environment(place: Path, package: Package, timeout_s: float) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        pypi_install(package, place, timeout_s)
+        if not os.access(place / ENVIRONMENT / "bin" / package.bin, os.X_OK):
+            raise InstallError(f"{package.package} {package.version} brought no executable `{package.bin}`")
+        (place / "installed.json").write_bytes(orjson.dumps({"package": package.package, "version": package.version}))
+    except OSError as error:
+        raise InstallError(f"{package.package} {package.version} could not be installed at {place}: {error}") from error
+    finally:
+        if not (place / "installed.json").exists():
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _node_dir(node_min: Version | None, root: Path, progress: Progress, timeout_s: float) -> str:
     """The directory of a node that is new enough: "" for the machine's own, else that of the pinned npm package."""
     own = system_node()
     if own is not None and (node_min is None or own >= node_min):
         return ""
     place = root / "node" / NODE.version
-    if not _is_complete(place, NODE.package, NODE.version):
+    if not _is_complete(place, NODE):
         with _locked(place, progress):
-            if not _is_complete(place, NODE.package, NODE.version):
+            if not _is_complete(place, NODE):
                 progress(f"installing node {NODE.version}, which the harness needs, with npm …")
                 _install_package(place, NODE, "", timeout_s)
     return str(place / "node_modules" / "node" / "bin")
 
 
-def _install_package(place: Path, install: NpmInstall, node_dir: str, timeout_s: float) -> None:
+def _install_package(place: Path, install: Package, node_dir: str, timeout_s: float) -> None:
     package, version, executable = install.package, install.version, install.bin
     staging = place.with_name(f".{place.name}.staging")
     shutil.rmtree(staging, ignore_errors=True)
@@ -133,12 +164,13 @@ def _place(adapter: Adapter, cache: Path) -> Path:
     return cache / "harnesses" / adapter.name / adapter.version
 
 
-def _is_complete(place: Path, package: str, version: str) -> bool:
+def _is_complete(place: Path, package: Package) -> bool:
     try:
         marker = orjson.loads((place / "installed.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return False
-    return bool(marker.get("version") == version and package_version(place, package) == version)
+    found = (installed_version if package.registry == "pypi" else package_version)(place, package.package)
+    return bool(marker.get("version") == package.version == found)
 
 
 @contextmanager

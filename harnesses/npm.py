@@ -1,4 +1,4 @@
-"""Running npm: with the node that a package needs, in its own process group, with a deadline.
+"""Running npm with the node that a package needs.
 
 npm takes an older release, or warns and goes on, where a package's `engines` doesn't match the node that runs *npm*; so npm
 itself runs under the node in question, and the caller checks afterwards which version came.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
 import orjson
 
-from harnesses.adapter import NpmInstall, parse_version
+from harnesses.adapter import Package, Version
+from harnesses.definition import parse_version
 from harnesses.errors import HarnessError, InstallError
+from harnesses.installers import run_installer
 
 # A working node 22, as a package, for machines whose own node is older.
-NODE = NpmInstall(package="node", version="22.23.3", bin="node")
-_TAIL_LINES = 15
+NODE = Package(package="node", version="22.23.3", bin="node")
 
 
-def system_node() -> tuple[int, int, int] | None:
+def system_node() -> Version | None:
     """The version of the machine's own node, or None where there is none."""
     program = shutil.which("node")
     if program is None:
@@ -60,28 +60,7 @@ def npm_install(npm: Path, prefix: Path, node_dir: str, timeout_s: float) -> Non
         if npm.suffix in {".js", ".cjs", ".mjs"}:
             argv.insert(0, str(Path(node_dir) / "node"))
     argv += ["install", "--prefix", str(prefix), "--no-audit", "--no-fund", "--no-package-lock", "--save-exact"]
-    process = subprocess.Popen(
-        argv,
-        cwd=prefix,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise InstallError(
-            f"npm was not done after {timeout_s:.0f} s; is the registry reachable (`npm ping`)?"
-        ) from error
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    if process.returncode != 0:
-        tail = "\n".join(output.decode("utf-8", "replace").strip().splitlines()[-_TAIL_LINES:])
-        raise InstallError(f"npm exited with {process.returncode}; its last lines:\n{tail}")
+    run_installer(argv, cwd=prefix, timeout_s=timeout_s, registry="npm", env=environment)
 
 
 def package_version(prefix: Path, package: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harnesses.errors import HarnessError, OptionError
+from harnesses.extensions import check_servers, check_skills
 
 # The kinds of an option and what a reader calls them.
 KINDS: dict[str, str] = {
@@ -15,6 +16,9 @@ KINDS: dict[str, str] = {
     "strings": "a list of texts",
     "mapping": "a mapping of texts to texts",
     "command": "a shell command (a text) or an argument list (a list of texts)",
+    "choice": "one of a few words",
+    "servers": "MCP servers by name",
+    "skills": "skills by name",
 }
 
 
@@ -28,18 +32,21 @@ class OptionSpec:
     default: object = None
     required: bool = False
     minimum: int | None = None
+    choices: tuple[str, ...] = ()
 
 
 def parse_option(name: str, raw: object, where: str) -> OptionSpec:
-    """An `OptionSpec` from its YAML form `{kind, help, default, required, minimum}`."""
+    """An `OptionSpec` from its YAML form `{kind, help, default, required, minimum, choices}`."""
     if not isinstance(raw, Mapping):
         raise HarnessError(f"{where}.{name}: must be a mapping with a `kind`, one of {', '.join(KINDS)}")
-    unknown = set(raw) - {"kind", "help", "default", "required", "minimum"}
+    unknown = set(raw) - {"kind", "help", "default", "required", "minimum", "choices"}
     if unknown or raw.get("kind") not in KINDS:
         raise HarnessError(
             f"{where}.{name}: needs a `kind` of {', '.join(KINDS)} and knows no {sorted(map(str, unknown))}"
         )
-    minimum = raw.get("minimum")
+    minimum, choices = raw.get("minimum"), raw.get("choices", [])
+    if not isinstance(choices, list) or (raw["kind"] == "choice") != bool(choices):
+        raise HarnessError(f"{where}.{name}.choices: a `choice` needs a list of words, and nothing else has one")
     return OptionSpec(
         name=name,
         kind=str(raw["kind"]),
@@ -47,6 +54,7 @@ def parse_option(name: str, raw: object, where: str) -> OptionSpec:
         default=raw.get("default"),
         required=bool(raw.get("required", False)),
         minimum=minimum if isinstance(minimum, int) else None,
+        choices=tuple(map(str, choices)),
     )
 
 
@@ -78,8 +86,12 @@ def validate_options(
 
 
 def _checked(spec: OptionSpec, value: object, path: str) -> object:
+    if spec.kind in {"servers", "skills"}:
+        return check_servers(value, path) if spec.kind == "servers" else check_skills(value, path)
     if not _ACCEPTS[spec.kind](value):
         raise OptionError(path, f"must be {KINDS[spec.kind]}, not {type(value).__name__} {value!r:.80}")
+    if spec.kind == "choice" and value not in spec.choices:
+        raise OptionError(path, f"must be one of {', '.join(spec.choices)}, not {value!r:.80}")
     if isinstance(value, int) and spec.minimum is not None and value < spec.minimum:
         raise OptionError(path, f"must be at least {spec.minimum}, not {value}")
     if spec.kind == "command" and (not value or (isinstance(value, str) and not value.strip())):
@@ -104,4 +116,5 @@ _ACCEPTS: dict[str, Callable[[object], bool]] = {
     "strings": _is_texts,
     "mapping": lambda value: isinstance(value, Mapping),
     "command": lambda value: isinstance(value, str) or _is_texts(value),
+    "choice": lambda value: isinstance(value, str),
 }

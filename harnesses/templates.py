@@ -30,18 +30,40 @@ def fill(text: str, variables: Mapping[str, str]) -> str:
 def fill_tree(value: object, variables: Mapping[str, object]) -> object:
     """A JSON tree with its strings (keys too) filled.
 
-    A string that is exactly one placeholder takes the value with its type, so that `"{max_tokens}"` gives a number.
+    A string that is exactly one placeholder takes the value with its type, so that `"{max_tokens}"` gives a number; in a list, the
+    items of a list value take its place. A key or a list item whose placeholder has no value (None) is left out.
     """
     if isinstance(value, str):
-        whole = _PLACEHOLDER.fullmatch(value)
-        if whole and whole.group(1) in variables:
-            return variables[whole.group(1)]
-        return fill(value, {name: str(item) for name, item in variables.items()})
+        name = whole_name(value)
+        if name in variables:
+            return variables[name]
+        return fill(value, {name: str(item) for name, item in variables.items() if item is not None})
     if isinstance(value, Mapping):
-        return {str(fill_tree(key, variables)): fill_tree(item, variables) for key, item in value.items()}
+        return {
+            str(fill_tree(key, variables)): fill_tree(item, variables)
+            for key, item in value.items()
+            if not _is_absent(item, variables)
+        }
     if isinstance(value, list | tuple):
-        return [fill_tree(item, variables) for item in value]
+        filled: list[object] = []
+        for item in value:
+            if _is_absent(item, variables):
+                continue
+            made = fill_tree(item, variables)
+            filled += made if isinstance(made, list) and isinstance(item, str) else [made]
+        return filled
     return value
+
+
+def whole_name(text: str) -> str:
+    """The placeholder's name where the text is one placeholder and nothing else, or ""."""
+    whole = _PLACEHOLDER.fullmatch(text)
+    return whole.group(1) if whole else ""
+
+
+def _is_absent(value: object, variables: Mapping[str, object]) -> bool:
+    name = whole_name(value) if isinstance(value, str) else ""
+    return name in variables and variables[name] is None
 
 
 def shell_variable(name: str) -> str:

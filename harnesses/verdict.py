@@ -16,12 +16,12 @@ from harnesses.errors import HarnessError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRule:
-    """The last line whose fields equal `event` decides; it means failure when a field in `fails_when` has one of the values.
+    """The last line whose fields have one of the values in `event` decides; it means failure when one in `fails_when` has.
 
     Fields are dotted paths into the JSON object. `required`: a run without such a line failed, whatever its exit code says.
     """
 
-    event: Mapping[str, object]
+    event: Mapping[str, tuple[object, ...]]
     fails_when: Mapping[str, tuple[object, ...]]
     error: str
     required: bool = True
@@ -41,11 +41,15 @@ def parse_rule(tree: Mapping[str, object], where: str) -> VerdictRule:
     if not isinstance(event, Mapping) or not event or not isinstance(fails, Mapping):
         raise HarnessError(f"{where}: needs the mappings event and fails_when")
     return VerdictRule(
-        event={str(key): value for key, value in event.items()},
-        fails_when={str(key): tuple(value) if isinstance(value, list) else (value,) for key, value in fails.items()},
+        event=_values(event),
+        fails_when=_values(fails),
         error=str(tree.get("error", "")),
         required=bool(tree.get("required", True)),
     )
+
+
+def _values(tree: Mapping[object, object]) -> dict[str, tuple[object, ...]]:
+    return {str(key): tuple(value) if isinstance(value, list) else (value,) for key, value in tree.items()}
 
 
 def lookup(tree: object, path: str) -> object:
@@ -69,14 +73,14 @@ class Judge:
         if self.rule is None or not line.startswith(b"{"):
             return
         # Cheap test first: event lines can be long and many, and only few of them can decide.
-        wanted = self.rule.event.get("type")
-        if isinstance(wanted, str) and wanted.encode() not in line:
+        wanted = self.rule.event.get("type", ())
+        if wanted and not any(str(value).encode() in line for value in wanted):
             return
         try:
             event = orjson.loads(line)
         except orjson.JSONDecodeError:
             return
-        if all(lookup(event, path) == value for path, value in self.rule.event.items()):
+        if all(lookup(event, path) in values for path, values in self.rule.event.items()):
             self.deciding = event
 
     def verdict(self, exit_code: int) -> Verdict:

@@ -7,17 +7,27 @@ import pytest
 import harnesses
 from harnesses.errors import HarnessError, OptionError, UnknownHarnessError
 
+PINS = {
+    "claude_code": ("2.1.332", ("anthropic",)),
+    "codex": ("0.171.0", ("openai_responses",)),
+    "gemini_cli": ("0.61.0", ("google",)),
+    "mini_swe_agent": ("2.4.6", ("openai_chat", "anthropic", "openai_responses", "google")),
+    "opencode": ("1.18.33", ("openai_chat", "anthropic", "openai_responses", "google")),
+    "pi": ("1.6.0", ("openai_chat", "anthropic", "openai_responses", "google")),
+    "qwen_code": ("0.24.4", ("openai_chat", "openai_responses", "anthropic", "google")),
+    "shell": ("1", ("openai_chat", "anthropic", "openai_responses", "google")),
+}
+
 
 def test_definitions_load() -> None:
-    """Every packaged definition parses; installed ones are pinned exactly, and the exact pins are these."""
-    versions = {adapter.name: adapter.version for adapter in harnesses.list_harnesses()}
-    assert versions == {"claude_code": "2.1.332", "pi": "1.6.0", "shell": "1"}
-    assert [adapter.dialect for adapter in harnesses.list_harnesses()] == ["anthropic", "openai_chat", "any"]
+    """Every packaged definition parses; the exact pins and the wires, the default one first, are these."""
+    found = {adapter.name: (adapter.version, adapter.dialects) for adapter in harnesses.list_harnesses()}
+    assert found == PINS
 
 
 def test_unknown_name() -> None:
     """An unknown harness is named, and the known ones are listed."""
-    with pytest.raises(UnknownHarnessError, match=r"harness\.name: there is no harness `pie`; known are .*pi, shell"):
+    with pytest.raises(UnknownHarnessError, match=r"harness\.name: there is no harness `pie`; known are .*pi, .*shell"):
         harnesses.get("pie")
 
 

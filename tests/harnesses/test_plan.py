@@ -30,8 +30,13 @@ def plan(name: str, instruction: str = "do it", **options: object) -> LaunchPlan
 
 def test_base_urls() -> None:
     """The secret is a path segment, or nowhere in the URL."""
-    assert harnesses.base_urls("http://p:1", "s") == {"openai_chat": "http://p:1/s/s/v1", "anthropic": "http://p:1/s/s"}
-    assert harnesses.base_urls("http://p:1", "s", "key") == {"openai_chat": "http://p:1/v1", "anthropic": "http://p:1"}
+    for form, root in (("path", "http://p:1/s/s"), ("key", "http://p:1")):
+        assert harnesses.base_urls("http://p:1", "s", form) == {
+            "openai_chat": f"{root}/v1",
+            "anthropic": root,
+            "openai_responses": f"{root}/v1",
+            "google": root,
+        }
 
 
 def test_pi() -> None:

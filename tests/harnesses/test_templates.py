@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harnesses.errors import HarnessError
@@ -61,6 +61,7 @@ def test_values_are_never_code(script: str, nasty: str) -> None:
     assert run(script, nasty) == nasty
 
 
+@settings(deadline=None)  # each example runs a shell
 @given(value=TEXTS)
 def test_any_value_arrives_whole(value: str) -> None:
     """The same for any text at all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harnesses.adapter import parse_adapter, parse_version
+from harnesses.definition import parse_adapter, parse_version
 from harnesses.errors import HarnessError
 
 GOOD = {
@@ -42,7 +42,7 @@ def test_good_definition() -> None:
         ({"install": {"package": "x"}}, "x.yaml.install"),
         ({"install": {"package": "x", "version": "1.0.0", "bin": "x", "node_min": "new"}}, "not a version"),
         ({"files": [{"path": "/etc/passwd", "text": ""}]}, r"files\[0\]\.path"),
-        ({"files": [{"path": "{home}/a"}]}, "exactly one of text and json"),
+        ({"files": [{"path": "{home}/a"}]}, "exactly one of text, json and toml"),
         ({"command": [{"when": "nothing", "parts": []}]}, r"command\[0\]\.when"),
         ({"command": "x"}, "must be a list"),
         ({"options": []}, "must be a mapping"),
