@@ -6,6 +6,7 @@ from typing import Any
 
 from capture_proxy.dialects.body import Notes, dump_arguments
 from capture_proxy.dialects.content import (
+    SEPARATOR,
     base64_size_bytes,
     image_part,
     join_parts,
@@ -13,8 +14,25 @@ from capture_proxy.dialects.content import (
     text_part,
     unsupported,
 )
+from capture_proxy.dialects.freeform import INPUT
 from capture_proxy.dialects.pairing import pair_tools
 from capture_proxy.reply import Json, ProxyError
+from capture_proxy.turn_ids import TURN_KEY, completion_of
+
+_MESSAGE_FIELDS = frozenset(
+    {
+        "role",
+        "content",
+        "tool_call_id",
+        "tool_calls",
+        "function_call",
+        "reasoning_content",
+        "reasoning",
+        "reasoning_details",
+        "refusal",
+        "cache_control",
+    }
+)
 
 
 def read_messages(messages: list[Json], notes: Notes) -> list[dict[str, Json]]:
@@ -34,6 +52,9 @@ def read_messages(messages: list[Json], notes: Notes) -> list[dict[str, Json]]:
 
 def _read_message(message: dict[str, Any], where: str, notes: Notes) -> dict[str, Json] | None:
     content = _read_content(message.get("content"), where, notes)
+    for name in message.keys() - _MESSAGE_FIELDS:
+        if message[name] not in (None, [], {}, ""):
+            notes.add(f"ignored message field: {name[:80]}")
     match message.get("role"):
         case "system" | "developer":
             return {"role": "system", "content": content} if content else None
@@ -54,10 +75,20 @@ def _read_message(message: dict[str, Any], where: str, notes: Notes) -> dict[str
 
 def _read_assistant(message: dict[str, Any], content: Json) -> dict[str, Json]:
     """An answer in history: null, "", [] and missing content are one and the same."""
+    refusal = message.get("refusal")
+    if not content and isinstance(refusal, str):
+        content = refusal
     normal: dict[str, Json] = {"role": "assistant", "content": content}
+    details = _details(message)
     reasoning = message.get("reasoning_content") or message.get("reasoning")  # some clients send both, equal
-    if isinstance(reasoning, str) and reasoning:
+    if not isinstance(reasoning, str) or not reasoning:
+        texts = [detail.get("text") or detail.get("summary") for detail in details]
+        reasoning = SEPARATOR.join(text for text in texts if isinstance(text, str) and text)
+    if reasoning:
         normal["reasoning_content"] = reasoning
+    marks = [completion_of(detail.get(name)) for detail in details for name in ("signature", "data")]
+    if turn_id := next(filter(None, marks), None):
+        normal[TURN_KEY] = turn_id
     sent = message.get("tool_calls") or []
     if isinstance(message.get("function_call"), dict):  # the form before tools
         sent = [{"function": message["function_call"]}]
@@ -67,13 +98,22 @@ def _read_assistant(message: dict[str, Any], content: Json) -> dict[str, Json]:
     return normal
 
 
+def _details(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """`reasoning_details`, in which some clients keep reasoning with its marks."""
+    sent = message.get("reasoning_details")
+    return [detail for detail in sent if isinstance(detail, dict)] if isinstance(sent, list) else []
+
+
 def _read_call(call: dict[str, Any]) -> dict[str, Json]:
-    function = call.get("function") if isinstance(call.get("function"), dict) else {}
-    assert isinstance(function, dict)
+    sent_id = call.get("id")
+    function = call.get("function")
+    if isinstance(custom := call.get("custom"), dict):  # a freeform tool's
+        function = {"name": custom.get("name"), "arguments": {INPUT: str(custom.get("input") or "")}}
+    if not isinstance(function, dict):
+        function = {}
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         arguments = dump_arguments({} if arguments is None else arguments)
-    sent_id = call.get("id")
     return {
         "id": sent_id if isinstance(sent_id, str) else "",
         "type": "function",
@@ -105,15 +145,22 @@ def _read_part(part: Json, notes: Notes) -> dict[str, Json]:
             url = source.get("url") if isinstance(source, dict) else source
             return image_part(str(url or ""))
         case "input_audio":
-            audio = part.get("input_audio") or {}
+            audio = _object(part.get("input_audio"))
             notes.add("replaced: input_audio")
-            return placeholder(
-                "audio", str(audio.get("format") or ""), f"{base64_size_bytes(str(audio.get('data') or ''))} bytes"
-            )
+            return placeholder("audio", str(audio.get("format") or ""), _size(audio.get("data")))
         case "file":
-            file = part.get("file") or {}
+            file = _object(part.get("file"))
             notes.add("replaced: file")
-            return placeholder("file", str(file.get("filename") or file.get("file_id") or ""))
+            name = str(file.get("filename") or file.get("file_id") or "")[:200]
+            return placeholder("file", name, _size(str(file.get("file_data") or "").rpartition(",")[2]))
         case _:
-            notes.add(f"replaced: {kind}")
-            return unsupported(str(kind))
+            notes.add(f"replaced: {str(kind)[:80]}")
+            return unsupported(str(kind)[:80])
+
+
+def _object(value: Json) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _size(data: Json) -> str:
+    return f"{base64_size_bytes(data)} bytes" if isinstance(data, str) and data else ""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import orjson
 
 from capture_proxy.dialects.base import ModelEntry
-from capture_proxy.reply import Json, Reply, ToolCall
+from capture_proxy.dialects.openai_chat.tools import call_value, function_value, is_legacy
+from capture_proxy.reply import Json, Reply, TokenLogprob
 
 
 def reply_id(completion_id: str) -> str:
@@ -17,7 +18,9 @@ def reply_id(completion_id: str) -> str:
 
 def finish_reason(reply: Reply) -> str:
     """`tool_calls` whenever there are calls and nothing was cut, whatever the engine called it."""
-    return "tool_calls" if reply.tool_calls and reply.finish_reason != "length" else reply.finish_reason
+    if not reply.tool_calls or reply.finish_reason == "length":
+        return reply.finish_reason
+    return "function_call" if is_legacy(reply) else "tool_calls"
 
 
 def usage(reply: Reply) -> dict[str, Json]:
@@ -31,26 +34,42 @@ def usage(reply: Reply) -> dict[str, Json]:
     }
 
 
-def tool_call_value(call: ToolCall) -> dict[str, Json]:
-    """A tool call as it stands in a message."""
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+def logprobs_value(reply: Reply) -> dict[str, Json] | None:
+    """The visible text's logprobs, for a client that asked for them."""
+    if reply.logprobs is None:
+        return None
+    content = [{**_token(token), "top_logprobs": list(map(_token, token.top))} for token in reply.logprobs]
+    return {"content": content, "refusal": None}
+
+
+def _token(token: TokenLogprob) -> dict[str, Json]:
+    return {"token": token.token, "logprob": token.logprob, "bytes": token.data}
 
 
 def encode_whole(reply: Reply) -> bytes:
     """The body of a non-streaming answer."""
-    message: dict[str, Json] = {"role": "assistant", "content": reply.text}
+    message: dict[str, Json] = {"role": "assistant", "content": reply.text, "refusal": None}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
         message["content"] = reply.text or None
-        message["tool_calls"] = [tool_call_value(call) for call in reply.tool_calls]
+        if is_legacy(reply):
+            message["function_call"] = function_value(reply.tool_calls[0])
+        else:
+            message["tool_calls"] = [call_value(call, reply.echo) for call in reply.tool_calls]
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": logprobs_value(reply),
+        "finish_reason": finish_reason(reply),
+    }
     return orjson.dumps(
         {
             "id": reply_id(reply.completion_id),
             "object": "chat.completion",
             "created": reply.created_at // 1000,
             "model": reply.model,
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(reply)}],
+            "choices": [choice],
             "usage": usage(reply),
         }
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import orjson
 
 from capture_proxy.dialects.openai_chat.errors import error_value
-from capture_proxy.dialects.openai_chat.response import finish_reason, reply_id, tool_call_value, usage
+from capture_proxy.dialects.openai_chat.response import finish_reason, logprobs_value, reply_id, usage
+from capture_proxy.dialects.openai_chat.tools import call_value, function_value, is_legacy
 from capture_proxy.dialects.sse import data_event
 from capture_proxy.reply import (
     ChatRequest,
@@ -78,9 +79,16 @@ class ChatStreamEncoder:
 
     def _finish(self, reply: Reply) -> bytes:
         out = [self._start(reply.completion_id, reply.created_at)]
-        for index, call in enumerate(reply.tool_calls):
-            value = orjson.dumps([{"index": index, **tool_call_value(call)}])
-            out.append(self._head + b'{"tool_calls":' + value + _DELTA_END)
+        if reply.logprobs is not None:  # all at once: before the end it isn't known which tokens are visible text
+            logprobs = orjson.dumps(logprobs_value(reply))
+            out.append(self._head + b'{},"logprobs":' + logprobs + b',"finish_reason":null}]}\n\n')
+        if is_legacy(reply):
+            value = orjson.dumps(function_value(reply.tool_calls[0]))
+            out.append(self._head + b'{"function_call":' + value + _DELTA_END)
+        else:
+            for index, call in enumerate(reply.tool_calls):
+                value = orjson.dumps([{"index": index, **call_value(call, reply.echo)}])
+                out.append(self._head + b'{"tool_calls":' + value + _DELTA_END)
         end = self._head + b'{},"logprobs":null,"finish_reason":"' + finish_reason(reply).encode() + b'"}]'
         if self._include_usage:
             out += [end + b"}\n\n", data_event(self._usage_chunk(reply))]
