@@ -29,6 +29,12 @@ _PASSED = frozenset(
         "repetition_penalty",
         "json_schema",
         "ignore_eos",
+        "min_new_tokens",
+        "regex",
+        "ebnf",
+        "structural_tag",
+        "custom_params",
+        "required_prefix_token_ids",
     }
 )
 
