@@ -63,7 +63,9 @@ class Transcode:
         for name in list(response.headers):
             if name.lower() != "transfer-encoding":
                 del response.headers[name]
-        response.headers.update(dict(exchange.dialect.stream_headers))
+        dialect = exchange.dialect
+        headers_of = dialect.stream_headers_of
+        response.headers.update(dict(headers_of(call.request) if headers_of else dialect.stream_headers))
         response.stream = StreamTranscoder(flow, call, exchange.dialect.stream_encoder(call.request))
 
     def response(self, flow: http.HTTPFlow) -> None:

@@ -13,7 +13,10 @@ Operation: TypeAlias = Literal["generate", "count_tokens", "list_models", "probe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where a request goes: its dialect and operation, the path without the secret's segment and query, and the secret, if any."""
+    """Where a request goes: its dialect and operation, the path without the secret's segment, and the secret, if any.
+
+    The path is without its query, but for what its dialect reads of it; never with a key.
+    """
 
     dialect: str
     operation: Operation
@@ -57,3 +60,5 @@ class Dialect:
     encode_model: Callable[[ModelEntry], bytes]
     encode_models: Callable[[Sequence[ModelEntry]], bytes]
     stream_headers: Mapping[str, str]
+    stream_headers_of: Callable[[ChatRequest], Mapping[str, str]] | None = None
+    """Where a client chooses the framing of its stream: the headers that go with the request's; `stream_headers` otherwise."""

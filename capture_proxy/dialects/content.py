@@ -9,6 +9,9 @@ from capture_proxy.reply import Json
 SEPARATOR = "\n"
 """Joins the text blocks of one message; the same on every turn, so that earlier turns keep their tokens."""
 
+ERROR_MARK = "Error:"
+"""First line of a failed tool's result: chat messages have no field for it, and the model must not read it as success."""
+
 
 def text_part(text: str) -> dict[str, Json]:
     """A text part."""

@@ -22,6 +22,18 @@ ANTHROPIC = {
     "too_large": (413, "request_too_large"),
     "internal": (500, "api_error"),
 }
+GOOGLE = {
+    "unauthorized": (401, "UNAUTHENTICATED"),
+    "lease_ended": (409, "FAILED_PRECONDITION"),
+    "bad_request": (400, "INVALID_ARGUMENT"),
+    "context_overflow": (400, "INVALID_ARGUMENT"),
+    "overloaded": (429, "RESOURCE_EXHAUSTED"),
+    "engine_unavailable": (503, "UNAVAILABLE"),
+    "engine_error": (500, "INTERNAL"),
+    "not_found": (404, "NOT_FOUND"),
+    "too_large": (413, "INVALID_ARGUMENT"),
+    "internal": (500, "INTERNAL"),
+}
 
 
 @pytest.mark.parametrize("kind", get_args(ErrorKind))
@@ -37,6 +49,9 @@ def test_every_kind_in_every_dialect(name: str, kind: ErrorKind) -> None:
     if name == "anthropic":
         assert value["type"] == "error"
         assert (status, value["error"]["type"]) == ANTHROPIC[kind]
+    elif name == "google":
+        assert (value["error"]["code"], value["error"]["status"]) == (status, GOOGLE[kind][1])
+        assert status == GOOGLE[kind][0]
     else:
         assert set(value["error"]) == {"message", "type", "param", "code"}
 
