@@ -8,6 +8,7 @@ from mitmproxy import http
 
 from capture_proxy import encodings
 from capture_proxy.dialects import DIALECTS, detect
+from capture_proxy.dialects.detect import likely_dialect
 from capture_proxy.exchange import Exchange, RefusedError, RequestStep, answer, bare_path, exchange_of, refuse
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ProxyError
@@ -25,8 +26,7 @@ class Detect(RequestStep):
         request = flow.request
         route = detect(request.method, request.path, request.headers)
         if route is None:
-            if any(name.lower() == "anthropic-version" for name in request.headers):
-                exchange.dialect = DIALECTS["anthropic"]
+            exchange.dialect = DIALECTS[likely_dialect(request.path, request.headers)]
             path = bare_path(request.path)
             error = ProxyError("not_found", f"{request.method} {path} isn't an endpoint of this proxy")
             raise RefusedError(error, "unknown_endpoint")
