@@ -144,7 +144,7 @@ def test_overdue_after_closing_changes_nothing() -> None:
     assert len(run(*WHOLE, event(Fact.SEAL_OVERDUE, writers=[1])).built) == 1
 
 
-def test_late_calls_are_counted_and_never_a_second_trajectory() -> None:
+def test_t38_late_calls_are_counted_and_never_a_second_trajectory() -> None:
     """T38: a call behind the close changes a number, once per call."""
     assembler = run(*WHOLE)
     late = call(3, [1, 2, 10, E, 50, 20, E, 60], [30, E])
@@ -153,7 +153,7 @@ def test_late_calls_are_counted_and_never_a_second_trajectory() -> None:
     assert assembler.kept == {}
 
 
-def test_a_superseded_lease_is_counted_and_never_trained() -> None:
+def test_t80_a_superseded_lease_is_counted_and_never_trained() -> None:
     """T80: attempt 1's calls have a trajectory of their own that says why; attempt 2's holds only its own calls."""
     second = ids.lease_id(SESSION, 2)
     assembler = run(

@@ -6,10 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from schemas.arrays import unpack_ids, unpack_logprobs, unpack_mask
 from schemas.codec import encode
 from schemas.records import CompletionDelivery, CompletionRecord, CompletionState, Trajectory, VersionSpan
 from stream_processors.builders import Built, build
@@ -268,14 +265,14 @@ def test_delivery_facts_merge_by_or() -> None:
 
 
 @pytest.mark.parametrize("state", [CompletionState.ABORTED, CompletionState.FAILED])
-def test_an_aborted_or_failed_call_is_context_for_what_continues_it(state: CompletionState) -> None:
+def test_t40_an_aborted_or_failed_call_is_context_for_what_continues_it(state: CompletionState) -> None:
     """T40c: its tokens stand in the row with mask 0, as the child saw them."""
     built = merge(*delivered(call(1, P1, [53, 54], state=state), call(2, [*P1, 53, 54, 99, *R], B)))
     assert rows(built) == [(P1, [53, 54, 99, *R, *B], "00" + "00000" + "111")]
     assert reasons(built) == {1: state.value, 2: "trained"}
 
 
-def test_calls_of_another_policy_are_neither_parent_nor_loss() -> None:
+def test_t28_calls_of_another_policy_are_neither_parent_nor_loss() -> None:
     """T28: a judge that shares the session is recorded and counted, no more."""
     judge = call(2, [*P1, *A, *R], X, policy_id="judge")
     built = merge(*delivered(call(1, P1, A), judge, call(3, [*P1, *A, *R, *X, *V], B)))
@@ -283,7 +280,7 @@ def test_calls_of_another_policy_are_neither_parent_nor_loss() -> None:
     assert reasons(built)[2] == "other_policy"
 
 
-def test_a_side_call_is_labelled_and_its_verdict_is_the_proxys() -> None:
+def test_t16_a_side_call_is_labelled_and_its_verdict_is_the_proxys() -> None:
     """T16: a hint names the branch; a call that the proxy calls untrainable is so, under the proxy's reason."""
     side = call(1, [1, 77], [70, E], branch_hint="aux")
     built = merge(*delivered(side, call(2, P1, A)))
@@ -340,92 +337,6 @@ def test_twins_with_the_same_tokens_choose_the_delivered_one() -> None:
     )
     assert reasons(built) == {1: "superseded", 2: "trained", 3: "trained"}
     assert rows(built) == [(P1, [*A, *R, *B], "1110000111")]
-
-
-# -- properties ---------------------------------------------------------------------------------------------------------
-
-
-@st.composite
-def sessions(draw: st.DrawFn) -> list[CompletionRecord | CompletionDelivery]:
-    """Calls over four tokens, so that prompts often meet by chance, extended, repeated, edited and spoilt at will."""
-    tokens = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-    facts: list[CompletionRecord | CompletionDelivery] = []
-    done: list[tuple[list[int], list[int]]] = []
-    for n in range(draw(st.integers(1, 8))):
-        kind = draw(st.sampled_from(["fresh", "extend", "extend", "repeat", "edit", "branch"])) if done else "fresh"
-        prompt = draw(tokens)
-        if kind != "fresh":
-            before, reply = draw(st.sampled_from(done))
-            prompt = {
-                "extend": [*before, *reply, *prompt],
-                "repeat": before,
-                "edit": [*before, *reply[:-1], *prompt],
-                "branch": [*before, *prompt],
-            }[kind]
-        output = draw(st.one_of(tokens, st.just([])) if draw(st.integers(0, 5)) == 0 else tokens)
-        writer, seq = (1, n + 1) if n < 5 else (2, n - 4)
-        spoil = draw(st.sampled_from(["", "", "", "", "logprobs", "policy", "aborted", "proxy"]))
-        record = call(seq, prompt, output, writer=writer, request_digest=draw(st.sampled_from("ab")))
-        if spoil == "logprobs":
-            record = replace(record, logprobs=record.logprobs[:-4])
-        elif spoil == "policy":
-            record = replace(record, policy_id="other")
-        elif spoil == "aborted":
-            record = replace(record, state=CompletionState.ABORTED)
-        elif spoil == "proxy":
-            record = replace(record, trainable=False, untrainable_reason="side")
-        facts.append(record)
-        facts += [delivery(seq, delivered=d, writer=writer) for d in draw(st.lists(st.booleans(), max_size=2))]
-        done.append((prompt, output))
-    return facts
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(sessions())
-def test_every_token_of_a_trace_is_what_the_engine_saw(facts: list[CompletionRecord | CompletionDelivery]) -> None:
-    """G1: in front of each turn stands that call's prompt, the turn is what it sampled, with its log-probabilities."""
-    records = {f.completion_id: f for f in facts if isinstance(f, CompletionRecord)}
-    for trace in merge(*facts).traces:
-        prompt, response = unpack_ids(trace.prompt_ids).tolist(), unpack_ids(trace.response_ids).tolist()
-        mask, logprobs = unpack_mask(trace.loss_mask), unpack_logprobs(trace.logprobs)
-        assert len(response) == len(mask) == len(logprobs)
-        expected = [0] * len(response)
-        for turn in trace.turns:
-            record = records[turn.completion_id]
-            assert [*prompt, *response[: turn.start]] == unpack_ids(record.suffix_ids).tolist()
-            assert response[turn.start : turn.end] == unpack_ids(record.output_ids).tolist()
-            if turn.is_trained:
-                expected[turn.start : turn.end] = [1] * (turn.end - turn.start)
-                assert (logprobs[turn.start : turn.end] == unpack_logprobs(record.logprobs)).all()
-        assert mask.tolist() == expected
-        assert not logprobs[mask == 0].any()
-        assert trace.turns[-1].is_trained
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(sessions())
-def test_every_call_is_counted_once(facts: list[CompletionRecord | CompletionDelivery]) -> None:
-    """G2 and G3: one state per call, the sums add up, and a reply is trained in one trace at most."""
-    built = merge(*facts)
-    records = {f.completion_id: f for f in facts if isinstance(f, CompletionRecord)}
-    assert [c.completion_id for c in built.calls] == sorted(
-        records, key=lambda k: (records[k].writer, records[k].call_seq)
-    )
-    trained_in = [(turn.completion_id, t.index) for t in built.traces for turn in t.turns if turn.is_trained]
-    assert sorted(trained_in) == sorted((c.completion_id, c.trace) for c in built.calls if c.trace >= 0)
-    assert len(trained_in) == len({completion for completion, _ in trained_in}) == built.counts.trained
-    counts = built.counts
-    assert counts.calls == counts.trained + counts.context + sum(counts.untrainable.values()) == len(records)
-    assert counts.trainable_tokens == sum(len(records[c].output_ids) // 4 for c, _ in trained_in)
-    assert all(bool(c.reason) == (c.disposition == "untrainable") for c in built.calls)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(sessions(), st.data())
-def test_only_the_set_of_facts_matters(facts: list[CompletionRecord | CompletionDelivery], data: st.DataObject) -> None:
-    """G5: any order, any repetition, the same bytes."""
-    mixed = data.draw(st.permutations(facts + data.draw(st.lists(st.sampled_from(facts), max_size=4))))
-    assert as_bytes(merge(*mixed)) == as_bytes(merge(*facts))
 
 
 def test_a_long_chain_is_merged_in_linear_time() -> None:
