@@ -75,7 +75,8 @@ async def test_a_streamed_tool_call_waits_for_the_record(make_stack: MakeStack, 
                 pass
             assert wire.read_stream(reader.body).text.startswith("Let me look.")
             assert not wire.read_stream(reader.body).finish
-            assert "bash" not in reader.body
+            assert not wire.read_stream(reader.body).tools
+            assert "<tool_call>" not in reader.body
             assert "rm -rf" not in reader.body
             assert not stack.calls
             if released_by == "kafka":

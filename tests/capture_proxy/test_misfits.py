@@ -41,7 +41,7 @@ def with_schema(wire: Wire, schema: Any, **changes: Any) -> dict[str, Any]:
     """A request whose tool has one more property."""
     body = copy.deepcopy(wire.request(tools=True, **changes))
     [tool] = body["tools"]
-    parameters = tool["function"]["parameters"] if wire.name == "openai_chat" else tool["input_schema"]
+    parameters = tool.get("function", tool).get("parameters") or tool["input_schema"]
     parameters["properties"]["more"] = schema
     return body
 

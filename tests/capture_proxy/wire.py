@@ -1,4 +1,4 @@
-"""Requests and answers of both dialects, as a test says and reads them."""
+"""Requests and answers of each dialect, as a test says and reads them."""
 
 from __future__ import annotations
 
@@ -119,8 +119,53 @@ class Anthropic:
         return str(body["error"]["type"]), str(body["error"]["message"])
 
 
-Wire = Chat | Anthropic
-WIRES: list[Wire] = [Chat(), Anthropic()]
+class Responses:
+    """OpenAI Responses."""
+
+    name = "openai_responses"
+    path = "/v1/responses"
+
+    def request(self, text: str = "Hi", *, stream: bool = False, tools: bool = False, **changes: Any) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": "policy", "input": text, "stream": stream}
+        if tools:
+            body["tools"] = [{"type": "function", **TOOL}]
+        return {**body, **changes}
+
+    def headers(self, secret: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {secret}"}
+
+    def read_whole(self, body: Any) -> Said:
+        text = "".join(p["text"] for item in body["output"] for p in item.get("content") or [] if "text" in p)
+        calls = [
+            (item["name"], json.loads(item["arguments"])) for item in body["output"] if item["type"] == "function_call"
+        ]
+        return Said(text, calls, body["status"], True)
+
+    def read_stream(self, body: str) -> Said:
+        text, finish, calls, done = "", "", {}, set()
+        for event in events(body):
+            match event["type"]:
+                case "response.output_text.delta":
+                    text += event["delta"]
+                case "response.output_item.added" if event["item"]["type"] == "function_call":
+                    calls[event["output_index"]] = [event["item"]["name"], ""]
+                case "response.function_call_arguments.delta":
+                    calls[event["output_index"]][1] += event["delta"]
+                case "response.output_item.done":
+                    done.add(event["output_index"])
+                case "response.completed" | "response.incomplete":
+                    finish = event["response"]["status"]
+        tools = [
+            (name, json.loads(arguments) if index in done else arguments) for index, (name, arguments) in calls.items()
+        ]
+        return Said(text, tools, finish, bool(finish))
+
+    def error_of(self, body: Any) -> tuple[str, str]:
+        return str(body["error"]["type"]), str(body["error"]["message"])
+
+
+Wire = Chat | Anthropic | Responses
+WIRES: list[Wire] = [Chat(), Anthropic(), Responses()]
 
 
 def events(body: str) -> list[Any]:

@@ -24,11 +24,12 @@ class ToolForm:
 class AnswerForm:
     """Travels in `ChatRequest.echo`.
 
-    `fields` are repeated in every response object. `tools` has the form of each model-visible name that isn't a plain function of
-    that name. Reasoning is shown as a summary where the client asked for one, else as reasoning text.
+    `fields` are repeated in every response object, each as JSON text, which also holds the integers that orjson doesn't write. `tools`
+    has the form of each model-visible name that isn't a plain function of that name. Reasoning is shown as a summary where the
+    client asked for one, else as reasoning text.
     """
 
-    fields: Mapping[str, Json] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
     tools: Mapping[str, ToolForm] = field(default_factory=dict)
     is_summary: bool = False
     is_encrypted: bool = False

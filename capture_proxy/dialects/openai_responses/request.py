@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from capture_proxy.dialects.body import Notes, copy_numbers, parse_body, want_count, want_list
+from capture_proxy.dialects.body import Notes, copy_numbers, dump_arguments, parse_body, want_count, want_list
 from capture_proxy.dialects.openai_responses.form import AnswerForm
 from capture_proxy.dialects.openai_responses.ids import completion_of_response
 from capture_proxy.dialects.openai_responses.items import added_tools, read_items
@@ -214,7 +214,7 @@ def _form(value: Mapping[str, Json], tools: ToolBox) -> AnswerForm:
     fields["tool_choice"] = value.get("tool_choice") or "auto"
     fields["tools"] = echoed(want_list(value, "tools"))
     return AnswerForm(
-        fields=fields,
+        fields={name: dump_arguments(sent) for name, sent in fields.items()},
         tools=tools.forms,
         is_summary=bool(reasoning.get("summary") or reasoning.get("generate_summary")),
         is_encrypted="reasoning.encrypted_content" in want_list(value, "include"),

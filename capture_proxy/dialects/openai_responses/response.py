@@ -29,7 +29,7 @@ def response_value(
         "model": model,
         "output": output or [],
         "usage": None,
-        **form.fields,
+        **{name: orjson.Fragment(text) for name, text in form.fields.items()},
     }
 
 
