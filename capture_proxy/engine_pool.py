@@ -6,31 +6,21 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import structlog
 
 from capture_proxy.engines.base import Engine, EngineInfo
+from capture_proxy.engines.canary import Texts, examine
 from capture_proxy.reply import ProxyError
 
 log = structlog.get_logger(__name__)
 
 ANY_POLICY: Final = "*"
 
-CANARY: Final = "Grüße, 世界! \n\tdef f(x):  return x**2  # 1234567 🧊 naïve"
-"""A text that two different tokenizers hardly cut alike."""
-
 # How often an engine that hasn't answered its probe yet is asked again.
 _PROBE_AGAIN_S: Final = 1.0
-
-
-@runtime_checkable
-class Tokenizes(Protocol):
-    """An engine that tells its ids of a text."""
-
-    async def tokenize(self, text: str) -> list[int]:
-        """Ids of plain text, nothing added. Raises ProxyError."""
-        ...
+_PROBE_FAILED_S: Final = 10.0
 
 
 @dataclass(eq=False, slots=True)
@@ -56,19 +46,21 @@ class EnginePool:
 
     `make(kind, url)` builds a client. An engine of another policy is never used: without one of its own, a policy falls
     back to the engines of '*', and then to an error. An engine takes calls once its probe was answered, and never when its
-    tokenizer cuts `CANARY` otherwise than `encode` does: token-in would corrupt everything in silence.
+    tokenizer or its chat template isn't that of `texts`, or its logprobs aren't of the pinned mode.
     """
 
     def __init__(
         self,
         make: Callable[[str, str], Engine],
-        encode: Callable[[str], list[int]],
+        texts: Texts,
         *,
         context_length: int | None = None,
+        logprobs_mode: str | None = None,
         wait_s: float = 5.0,
     ) -> None:
         self._make = make
-        self._encode = encode
+        self._texts = texts
+        self._logprobs_mode = logprobs_mode
         self._context_length = context_length
         self._wait_s = wait_s
         self._engines: dict[tuple[str, str], PooledEngine] = {}
@@ -147,41 +139,31 @@ class EnginePool:
 
     async def _probe(self, pooled: PooledEngine) -> None:
         is_told = False
-        while pooled.info is None:
+        while True:
             try:
-                pooled.info = await pooled.engine.probe()
+                found = await examine(pooled.engine, self._texts, logprobs_mode=self._logprobs_mode)
+                break
             except ProxyError as error:
                 if not is_told:
                     log.warning("engine.unreachable", url=pooled.engine.url, error=error.message)
                     is_told = True
                 await asyncio.sleep(_PROBE_AGAIN_S)
-        pooled.gaps += pooled.info.gaps
-        await self._compare_tokenizers(pooled)
+            except Exception:  # an engine's boundary: what it answers may be anything, and another one may be fine
+                log.exception("engine.probe_failed", url=pooled.engine.url)
+                await asyncio.sleep(_PROBE_FAILED_S)
+        pooled.info, pooled.refusal, pooled.gaps = found.info, found.refusal, found.gaps
         if pooled.refusal:
             log.error("engine.refused", url=pooled.engine.url, why=pooled.refusal)
         if pooled.gaps:
             log.warning("engine.has_gaps", url=pooled.engine.url, gaps=pooled.gaps)
         log.info(
-            "engine.probed", url=pooled.engine.url, model=pooled.info.model, weight_version=pooled.info.weight_version
+            "engine.probed",
+            url=pooled.engine.url,
+            model=found.info.model,
+            weight_version=found.info.weight_version,
+            logprobs_mode=found.info.logprobs_mode,
         )
         pooled.probed.set()
-
-    async def _compare_tokenizers(self, pooled: PooledEngine) -> None:
-        engine = pooled.engine
-        if not isinstance(engine, Tokenizes):
-            pooled.gaps.append("it doesn't say how it cuts text, so its tokenizer wasn't compared")
-            return
-        try:
-            theirs = await engine.tokenize(CANARY)
-        except ProxyError as error:
-            pooled.gaps.append(f"its tokenizer couldn't be compared: {error.message}")
-            return
-        ours = await asyncio.to_thread(self._encode, CANARY)
-        if theirs != ours:
-            pooled.refusal = (
-                f"its tokenizer isn't the proxy's (a test text has {len(theirs)} ids there, {len(ours)} here, and they differ): "
-                "give the proxy the model directory that the engine serves"
-            )
 
 
 async def _close(pooled: PooledEngine) -> None:

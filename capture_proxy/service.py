@@ -16,7 +16,7 @@ import structlog
 from bus import EventLog
 from capture_proxy.admin import Admin
 from capture_proxy.engine_pool import EnginePool
-from capture_proxy.engines import Engine, SglangEngine
+from capture_proxy.engines import Engine, make_engine
 from capture_proxy.leases import LeaseBook
 from capture_proxy.mitm import Listener
 from capture_proxy.pipeline import pipeline
@@ -31,13 +31,6 @@ from capture_proxy.tap import Tap
 from schemas.records import Heartbeat, Held, Stage
 
 log = structlog.get_logger(__name__)
-
-
-def make_engine(kind: str, url: str, api_key: str | None = None) -> Engine:
-    """The client for an engine of a kind. Raises ValueError for one that isn't known."""
-    if kind in ("sglang", "cpu"):
-        return SglangEngine(url, api_key=api_key)
-    raise ValueError(f"unknown engine kind {kind!r} for {url}: this proxy speaks sglang")
 
 
 class CaptureProxy:
@@ -98,8 +91,9 @@ class CaptureProxy:
         )
         self.engines = EnginePool(
             self._make,
-            self._renderer.encode,
+            self._renderer,
             context_length=settings.context_length,
+            logprobs_mode=settings.logprobs_mode,
             wait_s=settings.engine_status_wait_s,
         )
         self.tap = Tap(

@@ -19,6 +19,7 @@ class EngineSettings(BaseModel):
     url: str
     policy_id: str = "*"
     kind: str = "sglang"
+    """sglang, cpu, vllm, vllm_chat or openai."""
     api_key: SecretStr | None = None
 
 
@@ -71,6 +72,8 @@ class ProxySettings(BaseModel):
     heartbeat_s: float = Field(default=2.0, gt=0)
     adopt_every_s: float = Field(default=5.0, gt=0)
 
+    logprobs_mode: str | None = None
+    """raw, temperature or processed: an engine whose logprobs are measured to be of another kind is refused."""
     context_length: int | None = Field(default=None, gt=0)
     """Overrides what the engine says of itself."""
     default_max_tokens: int = Field(default=32_768, gt=0)

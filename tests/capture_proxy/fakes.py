@@ -12,6 +12,7 @@ from aiohttp import web
 
 from bus.deliveries import Position
 from bus.memory import MemoryBus
+from capture_proxy.engines.modes import PROBE_RID
 from capture_proxy.rendering.base import ParsedReply, ReplyParser
 from capture_proxy.rendering.calls import read_json_calls
 from capture_proxy.rendering.parser import MarkParser
@@ -90,6 +91,8 @@ class FakeEngine:
         self.requests: list[dict[str, Any]] = []
         self.aborts: list[str] = []
         self.status = 200
+        self.failures: list[int] = []
+        """Statuses of the next requests, before `status` counts."""
         self.error: dict[str, Any] = {"error": {"message": "no"}}
         self.headers: dict[str, str] = {}
         self.accept = asyncio.Event()
@@ -143,12 +146,33 @@ class FakeEngine:
         self.aborts.append((await request.json())["rid"])
         return web.json_response({})
 
+    async def _answer_probe(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """One token, with a logprob that the temperature moves; whatever a test wants of calls doesn't concern it."""
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        logprob = -4.0 * body["sampling_params"]["temperature"] if self.with_logprobs else None
+        meta = {
+            "id": body["rid"],
+            "completion_tokens": 1,
+            "prompt_tokens": len(body["input_ids"]),
+            "finish_reason": {"type": "length", "length": 1},
+            "weight_versions": [{"version": "v1", "start": 0, "end": 1}],
+            **({} if logprob is None else {"output_token_logprobs": [[logprob, 50, None]]}),
+        }
+        event = {"text": "", "output_ids": [50], "prompt_token_ids": body["input_ids"], "meta_info": meta}
+        await response.write(b"data: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if body["rid"].startswith(PROBE_RID):
+            return await self._answer_probe(request, body)
         self.requests.append(body)
         await self.accept.wait()
-        if self.status != 200:
-            return web.json_response(self.error, status=self.status, headers=self.headers)
+        status = self.failures.pop(0) if self.failures else self.status
+        if status != 200:
+            return web.json_response(self.error, status=status, headers=self.headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         renderer = CharRenderer()

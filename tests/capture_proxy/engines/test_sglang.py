@@ -249,7 +249,7 @@ async def test_an_unreachable_engine(engine: SglangEngine, unused_tcp_port: int)
     assert raised.value.kind == "engine_unavailable"
     assert str(unused_tcp_port) in raised.value.message
     with pytest.raises(ProxyError):
-        await dead.probe()
+        await dead.probe([1])
     await dead.abort("r")  # never raises
     await dead.close()
 
@@ -290,16 +290,19 @@ async def test_a_silent_engine_times_out_and_is_aborted(fake: FakeSglang, engine
 
 
 async def test_probe_and_tokenize(engine: SglangEngine) -> None:
-    """What the engine says of itself, and its ids of a text."""
-    info = await engine.probe()
-    assert (info.kind, info.model, info.weight_version, info.context_length, info.gaps) == (
+    """What the engine says of itself and what it was seen to give; its ids of a text and of a conversation."""
+    info = await engine.probe([1, 2, 3])
+    assert (info.kind, info.model, info.weight_version, info.context_length, info.gaps, info.gives_ids) == (
         "sglang",
         "served",
         "step-1",
         4096,
         (),
+        True,
     )
+    assert info.logprobs_mode == "raw"  # this fake's don't follow the temperature
     assert await engine.tokenize("x") == [4, 5]
+    assert await engine.render([{"role": "user", "content": "x"}]) == [4, 5]
 
 
 async def test_an_empty_id_is_never_aborted(fake: FakeSglang, engine: SglangEngine) -> None:

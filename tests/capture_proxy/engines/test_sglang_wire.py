@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture_proxy.engines.base import GenerateRequest, WeightSpan
-from capture_proxy.engines.sglang_wire import StreamReader, error_of, request_body, retry_after_s, weight_spans
+from capture_proxy.engines.errors import EngineBusyError, error_of, retry_after_s
+from capture_proxy.engines.sglang_wire import StreamReader, request_body
+from capture_proxy.engines.spans import weight_spans
 from capture_proxy.reply import ProxyError
 
 STOP = {"type": "stop", "matched": 9}
@@ -112,7 +114,7 @@ def test_aborts() -> None:
     full = event([], 0, finish={"type": "abort", "message": "The request queue is full.", "status_code": 503})
     with pytest.raises(ProxyError) as raised:
         list(StreamReader().feed(full))
-    assert raised.value.kind == "engine_unavailable"
+    assert isinstance(raised.value, EngineBusyError)
 
 
 def test_weight_spans() -> None:
@@ -138,6 +140,12 @@ def test_weight_spans() -> None:
         ({"error": "top_k must be -1"}, 400, "bad_request"),
         ("plain", 429, "overloaded"),
         ({"error": {"message": "x"}}, 503, "engine_unavailable"),
+        ({"error": {"message": "The request queue is full."}}, 503, "engine_unavailable"),
+        (
+            {"error": {"message": "The decoder prompt (length 9) is longer than the maximum model length of 8."}},
+            400,
+            "context_overflow",
+        ),
         ({"error": {"message": "x"}}, 500, "engine_error"),
         ({"error": {"message": "x"}}, 404, "engine_error"),
         ({"error": {"message": "context length", "code": 400}}, None, "context_overflow"),
@@ -158,6 +166,18 @@ def test_retry_after() -> None:
     assert retry_after_s("Sun, 29 Nov 2026 11:00:00 GMT", now=now) == 0.0
     assert retry_after_s("soon") is None
     assert error_of("x", 429, "7").retry_after_s == 7.0
+
+
+def test_a_busy_engine_is_told_from_a_broken_one() -> None:
+    """429, 503 with a time to come back, and a full queue pass by themselves; a bare 503 may be anything."""
+    busy = [
+        error_of("x", 429),
+        error_of("x", 503, "2"),
+        error_of({"error": {"message": "The request queue is full."}}, 503),
+    ]
+    assert all(isinstance(error, EngineBusyError) for error in busy)
+    assert busy[1].retry_after_s == 2.0
+    assert not isinstance(error_of("x", 503), EngineBusyError)
     assert error_of("x", 503).retry_after_s is not None
 
 
