@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import structlog
 from mitmproxy import http
 
 from capture_proxy.call import Call, Prompt
 from capture_proxy.dialects import DIALECTS, Dialect, Route
-from capture_proxy.dialects.detect import split_secret
 from capture_proxy.leases import Lease
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ChatRequest, ProxyError
@@ -22,6 +22,8 @@ from capture_proxy.reply import ChatRequest, ProxyError
 log = structlog.get_logger(__name__)
 
 _KEY: Final = "polynya.exchange"
+_HIDDEN: Final = "[secret]"
+_MAX_PATH: Final = 2000
 
 
 class RefusedError(Exception):
@@ -45,6 +47,11 @@ class Exchange:
     request: ChatRequest | None = None
     prompt: Prompt | None = None
     call: Call | None = None
+    is_forward: bool = False
+    """It came to the forward listener: `secret` and `path` stand in the place of what the request itself says."""
+    secret: str = ""
+    path: str = ""
+    is_refused: bool = False
     arrived_s: float = field(default_factory=time.monotonic)
 
 
@@ -108,26 +115,52 @@ async def guarded(
         refuse(recorder, flow, exchange, RefusedError(crash, "internal"))
 
 
-def refuse(recorder: Recorder, flow: http.HTTPFlow, exchange: Exchange, refusal: RefusedError) -> None:
-    """Answers with the refusal and records it: with the secret's hash, never the secret."""
+def refuse(
+    recorder: Recorder,
+    flow: http.HTTPFlow,
+    exchange: Exchange,
+    refusal: RefusedError,
+    *,
+    request_bytes: int | None = None,
+) -> None:
+    """Answers with the refusal and records it, once per request: with the secret's hash, never the secret."""
     answer_error(flow, exchange, refusal.error)
+    if exchange.is_refused:  # its rejection is there
+        return
+    exchange.is_refused = True
     route, lease = exchange.route, exchange.lease
     details: dict[str, Any] = {"message": refusal.error.message[:500]}
     recorder.reject(
         reason=refusal.reason,
         status=refusal.error.status,
         dialect=exchange.dialect.name if route is not None else "",
-        secret=route.secret if route is not None else None,
+        secret=exchange.secret or (route.secret if route is not None else None),
         session_id=refusal.session_id or (lease.session_id if lease is not None else ""),
         method=flow.request.method,
-        path=bare_path(flow.request.path),
-        host=flow.request.pretty_host,
-        request_bytes=len(flow.request.raw_content or b""),
+        path=bare_path(flow.request.path, recorder.book.is_known),
+        host=host_of(flow.request, is_forward=exchange.is_forward),
+        request_bytes=len(flow.request.raw_content or b"") if request_bytes is None else request_bytes,
         details=details,
     )
 
 
-def bare_path(path: str) -> str:
-    """A path as it may be logged: without the secret's segment and without the query."""
-    bare = split_secret(path.partition("?")[0])[0][:200]
-    return bare.encode("utf-8", "replace").decode()  # it may hold bytes that are no text
+def bare_path(path: str, is_secret: Callable[[str], bool] = lambda _segment: False) -> str:
+    """A path as it may be logged: without any secret, and without the query.
+
+    A secret stands behind a segment `s`, wherever that is (a base URL may have been put together wrongly), or is known as one.
+    """
+    kept: list[str] = []
+    is_after_mark = False
+    raw = path.partition("?")[0][:_MAX_PATH].encode("utf-8", "surrogateescape")  # it may hold bytes that are no text
+    for segment in unquote_to_bytes(raw).split(b"/"):
+        text = segment.decode("utf-8", "replace")
+        kept.append(_HIDDEN if text and (is_after_mark or is_secret(text)) else text)
+        is_after_mark = text == "s"
+    bare = "/".join(kept)
+    leading = f"/s/{_HIDDEN}"
+    return (bare.removeprefix(leading) or "/")[:200]
+
+
+def host_of(request: http.Request, *, is_forward: bool = False) -> str:
+    """The host that a client wanted, for the rejection's record: of a tunnel its target, whatever header lies inside."""
+    return (request.host if is_forward else request.pretty_host).encode("utf-8", "replace").decode()[:200]

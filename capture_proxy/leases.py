@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from schemas import ids
 from schemas.records import SessionSpec
 
 # Sealed leases are remembered, so that a late call hears "sealed" (409) and not "unknown" (401); the oldest are forgotten.
@@ -161,6 +162,10 @@ class LeaseBook:
         if lease.state is LeaseState.OPENING:
             return Denial("not_open_yet", lease.session_id)
         return Denial("lease_ended" if lease.lease_id in self._ended else "sealed", lease.session_id)
+
+    def is_known(self, secret: str) -> bool:
+        """Whether a text is a secret that opens a lease here, or did."""
+        return ids.secret_hash(secret) in self._by_secret
 
     def find(self, lease_id: str, writer: int) -> Lease | None:
         """One writer's lease."""

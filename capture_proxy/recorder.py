@@ -242,5 +242,9 @@ class Recorder:
             )
         )
 
+    def count(self, what: str) -> None:
+        """Counts what leaves no record of its own; `GET /health` shows the counts."""
+        self._count(what)
+
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1

@@ -15,9 +15,12 @@ import structlog
 
 from bus import EventLog
 from capture_proxy.admin import Admin
+from capture_proxy.authority import ensure_authority
+from capture_proxy.body_gate import set_gate
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.engines import Engine, make_engine
 from capture_proxy.leases import LeaseBook
+from capture_proxy.loop_lag import LoopLag
 from capture_proxy.mitm import Listener
 from capture_proxy.pipeline import pipeline
 from capture_proxy.ports import now_ms
@@ -55,6 +58,7 @@ class CaptureProxy:
         self._beat = 0
         self._beat_now = asyncio.Event()
         self._is_running = False
+        self._authority_pem = ""
 
     async def start(self) -> None:
         """Builds and starts the parts; raises OSError when the spool or a port can't be had, and then nothing is left running."""
@@ -104,7 +108,18 @@ class CaptureProxy:
             call_timeout_s=settings.call_timeout_s,
         )
         self.recorder.on_abort = self.tap.abort_lease
-        self.listener = Listener(pipeline(settings, self.recorder, self.engines, self._renderer, self.tap))
+        self.lag = LoopLag()
+        self.listener = Listener()
+        self._steps = pipeline(
+            settings,
+            self.recorder,
+            self.engines,
+            self._renderer,
+            tap=self.tap,
+            lag=self.lag,
+            cut=self.listener.cut,
+        )
+        set_gate(self._steps.gate)
         self.adopter = Adopter(root, name, self._bus, every_s=settings.adopt_every_s)
         self.view = SessionsView(self._bus, self.recorder, self.engines, on_drain=self.drain)
         self.admin = Admin(self.recorder, settings.admin_key.get_secret_value(), health=self.health)
@@ -117,13 +132,20 @@ class CaptureProxy:
             key = engine.api_key.get_secret_value() if engine.api_key else None
             client = make_engine(engine.kind, engine.url, key) if key else None
             self.engines.add(engine.policy_id, engine.url, engine.kind, engine=client)
+        self.lag.start()
         await self.tap.start()
+        authority_dir = None
+        if settings.forward_port is not None:
+            authority_dir = settings.authority_dir or settings.spool_dir.parent / "ca"
+            self._authority_pem = await asyncio.to_thread(ensure_authority, authority_dir)
         await self.listener.start(
+            self._steps.addons,
             host=settings.host,
             port=settings.port,
             upstream_port=self.tap.port,
-            body_limit_bytes=2 * settings.max_request_bytes,
             idle_s=settings.call_timeout_s + 60.0,
+            forward=None if settings.forward_port is None else (settings.forward_host, settings.forward_port),
+            authority_dir=authority_dir,
         )
         await self.admin.start(settings.admin_host, settings.admin_port)
         self.view.start()
@@ -134,6 +156,13 @@ class CaptureProxy:
     def data_address(self) -> str:
         """The data listener's URL."""
         return f"http://{self.settings.advertise_host or self.settings.host}:{self.listener.port}"
+
+    @property
+    def forward_address(self) -> str:
+        """The forward listener's URL, for `HTTPS_PROXY`; empty where there is none."""
+        if not self.listener.forward_port:
+            return ""
+        return f"http://{self.settings.advertise_host or self.settings.forward_host}:{self.listener.forward_port}"
 
     @property
     def admin_address(self) -> str:
@@ -162,6 +191,8 @@ class CaptureProxy:
             "is_draining": self.recorder.is_draining,
             "open_leases": len(self.recorder.book.active()),
             "in_flight": self.tap.in_flight,
+            "connections": self.listener.connections,
+            "loop_lag": self.lag.describe(),
             "counts": dict(self.recorder.counts),
             "engines": self.engines.describe(),
             "spool": {
@@ -198,6 +229,8 @@ class CaptureProxy:
         await self.view.stop()
         await self.admin.stop()
         await self.listener.stop()
+        set_gate(None)
+        await self.lag.stop()
         await self.tap.stop()
         await self.adopter.stop(self.settings.stop_relay_s)
         is_done = await self.spool.stop(self.settings.stop_relay_s)
@@ -233,8 +266,15 @@ class CaptureProxy:
             is_draining=self.recorder.is_draining,
             interval_s=self.settings.heartbeat_s,
             seq=self._beat,
+            details=self._forward_details(),
             at=now_ms(),
         )
+
+    def _forward_details(self) -> dict[str, Any]:
+        """How a harness is sent through the forward listener: its address, and the authority (public) that it must trust."""
+        if not self.forward_address:
+            return {}
+        return {"forward": {"address": self.forward_address, "ca_pem": self._authority_pem}}
 
     def _write_ports(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -250,6 +290,7 @@ class CaptureProxy:
                     "admin_host": self.settings.admin_host,
                     "admin_port": self.admin.port,
                     "data_address": self.data_address,
+                    "forward_address": self.forward_address,
                     "admin_address": self.admin_address,
                 }
             )

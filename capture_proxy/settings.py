@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from bus.settings import BusSettings
+from capture_proxy.vendors import VENDORS, Vendor
 
 
 class EngineSettings(BaseModel):
@@ -50,6 +51,16 @@ class ProxySettings(BaseModel):
     """The host name in the addresses that heartbeats announce; default: `host`."""
     ports_file: Path | None = None
 
+    forward_host: str = "127.0.0.1"
+    forward_port: int | None = Field(default=None, ge=0, le=65535)
+    """The forward listener for closed harnesses; None: there is none."""
+    forward_vendors: tuple[Vendor, ...] = VENDORS
+    """The hosts that it stands for."""
+    forward_pass_through: tuple[str, ...] = ()
+    """`host` or `host:port` (443) that it lets through undecrypted, for clients with an open lease: package mirrors."""
+    authority_dir: Path | None = None
+    """Where its certificate authority is kept; default: `ca` beside the spool."""
+
     engine_status_wait_s: float = Field(default=5.0, gt=0)
     """So long a stream waits for the engine's status, so that an early error is still a status code."""
     keepalive_s: float = Field(default=5.0, gt=0, le=10.0)
@@ -63,6 +74,15 @@ class ProxySettings(BaseModel):
     """Unacknowledged bytes above which new calls are refused before they go upstream."""
     spool_segment_bytes: int = Field(default=64 << 20, gt=0)
     max_request_bytes: int = Field(default=64 << 20, gt=0)
+    """Of one request's body, as sent and as decoded; above it a request is refused (413) without reading the rest."""
+    max_bodies_bytes: int = Field(default=1 << 30, gt=0)
+    """Of all bodies that are being read; above it requests are refused (429)."""
+    max_calls: int = Field(default=4096, gt=0)
+    """Calls in flight above which new ones are refused (429)."""
+    max_loop_lag_s: float = Field(default=1.0, gt=0)
+    """When the event loop is this late several times in a row, new calls are refused (429)."""
+    request_read_s: float = Field(default=300.0, gt=0)
+    """So long a request's body may take to come."""
     seal_drain_s: float = Field(default=10.0, ge=0)
     """So long a seal waits for running calls before it aborts them."""
     seal_delivery_s: float = Field(default=5.0, ge=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 from mitmproxy import connection, http
 
@@ -16,13 +18,15 @@ log = structlog.get_logger(__name__)
 class Deliver:
     """Appends one delivery fact per started call, and ends the calls of clients that left."""
 
-    def __init__(self, recorder: Recorder, tap: Tap) -> None:
+    def __init__(self, recorder: Recorder, tap: Tap, *, on_settled: Callable[[http.HTTPFlow], None]) -> None:
         self._recorder = recorder
+        self._on_settled = on_settled
         self._tap = tap
         self._by_client: dict[str, set[Call]] = {}
 
     def request(self, flow: http.HTTPFlow) -> None:
-        """The last request hook: from here on the flow is the tap's."""
+        """The last request hook: from here on the flow is the tap's, and what its body was has been recorded."""
+        self._on_settled(flow)
         call = exchange_of(flow).call
         if call is not None:
             self._by_client.setdefault(flow.client_conn.id, set()).add(call)
