@@ -60,6 +60,17 @@ def likely_dialect(path: str, headers: Mapping[str, str]) -> str:
     return "google" if split_secret(bare)[0].startswith("/v1beta/") or key_of(query) else "openai_chat"
 
 
+def hint_of(path: str) -> str:
+    """What a path that isn't an endpoint was probably meant to be: for the end of an error message, or ''."""
+    sent, _ = split_secret(path.partition("?")[0])
+    bare = "/" + "/".join(filter(None, sent.split("/")))
+    if bare.startswith(("/v1/responses/", "/responses/")):
+        return "; responses aren't kept here: continue one with previous_response_id"
+    tails = {known.removeprefix("/v1"): known for _, known in _ROUTES if known.startswith("/v1/")}
+    meant = next((known for tail, known in tails.items() if bare.endswith(tail)), None)
+    return f"; send a POST to {meant}, behind /s/<secret> where the secret isn't the API key" if meant else ""
+
+
 def detect(method: str, path: str, headers: Mapping[str, str]) -> Route | None:
     """The route of a request, or None where no dialect has such an endpoint. Of the query only the Google dialect reads anything."""
     secret = secret_of(headers, path)
