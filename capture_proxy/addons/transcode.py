@@ -20,7 +20,10 @@ def can_send(flow: http.HTTPFlow) -> bool:
 
 
 class StreamTranscoder:
-    """mitmproxy's stream callable: arbitrary pieces of the tap's lines in, the dialect's events out."""
+    """mitmproxy's stream callable: arbitrary pieces of the tap's lines in, the dialect's events out.
+
+    What is empty must not be returned as a chunk: an empty chunk is how HTTP/1.1 ends a body, and the client would leave.
+    """
 
     def __init__(self, flow: http.HTTPFlow, call: Call, encoder: StreamEncoder) -> None:
         self._flow = flow
@@ -29,8 +32,12 @@ class StreamTranscoder:
         self._reader = LineReader()
         self._is_over = False
 
-    def __call__(self, data: bytes) -> bytes:
-        """The bytes to send for a piece of the tap's body; b'' is its end."""
+    def __call__(self, data: bytes) -> list[bytes]:
+        """What to send for a piece of the tap's body, as one chunk or none; b'' is the body's end."""
+        out = self._transcode(data)
+        return [out] if out else []
+
+    def _transcode(self, data: bytes) -> bytes:
         if self._is_over:
             return b""
         try:

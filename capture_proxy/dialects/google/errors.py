@@ -52,7 +52,7 @@ def _details(error: ProxyError) -> list[Json]:
     details: list[Json] = []
     if error.retry_after_s is not None:
         details.append({"@type": f"{_RPC}RetryInfo", "retryDelay": f"{max(1, math.ceil(error.retry_after_s))}s"})
-    if error.param:
+    if error.param and error.kind != "context_overflow":  # its field has another dialect's name
         violation = {"field": error.param, "description": _message(error)}
         details.append({"@type": f"{_RPC}BadRequest", "fieldViolations": [violation]})
     return details
