@@ -9,7 +9,7 @@ from mitmproxy import http
 
 from capture_proxy import encodings
 from capture_proxy.dialects import DIALECTS, detect
-from capture_proxy.dialects.detect import likely_dialect
+from capture_proxy.dialects.detect import hint_of, likely_dialect
 from capture_proxy.exchange import Exchange, RefusedError, RequestStep, answer, bare_path
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ProxyError
@@ -34,7 +34,7 @@ class Detect(RequestStep):
             if not exchange.is_forward:
                 exchange.dialect = DIALECTS[likely_dialect(request.path, request.headers)]
             path = bare_path(request.path, self.recorder.book.is_known)
-            error = ProxyError("not_found", f"{request.method} {path} isn't an endpoint of this proxy")
+            error = ProxyError("not_found", f"{request.method} {path} isn't an endpoint of this proxy{hint_of(request.path)}")
             raise RefusedError(error, "unknown_endpoint")
         if exchange.is_forward:  # whatever key the harness has for its vendor, the session is the proxy credentials'
             route = replace(route, secret=exchange.secret)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from capture_proxy.dialects.body import Notes, copy_numbers, dump_arguments, parse_body, want_count, want_list
+from capture_proxy.dialects.body import (
+    Notes,
+    copy_numbers,
+    dump_arguments,
+    parse_body,
+    want_count,
+    want_list,
+    want_number,
+)
 from capture_proxy.dialects.openai_responses.form import AnswerForm
 from capture_proxy.dialects.openai_responses.ids import completion_of_response
 from capture_proxy.dialects.openai_responses.items import added_tools, read_items
@@ -30,6 +38,7 @@ _READ: Final = (
     "reasoning",
     "include",
     "previous_response_id",
+    "top_logprobs",
     "chat_template_kwargs",
     *_SAMPLING,
 )
@@ -56,10 +65,14 @@ _NEUTRAL: Final[Mapping[str, frozenset[Json]]] = {
     "background": frozenset({False}),
     "truncation": frozenset({"disabled"}),
     "service_tier": frozenset({"auto", "default"}),
-    "top_logprobs": frozenset({0}),
     "store": frozenset({True, False}),
 }
 """Values that ask for nothing beyond what happens anyway."""
+
+_SEALED_REASONING: Final = "reasoning.encrypted_content"
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+_MAX_TOP_LOGPROBS: Final = 20
 
 _REFUSED: Final = {
     "background": "a response is made while its client waits: leave it out",
@@ -102,6 +115,7 @@ def parse_request(path: str, headers: Mapping[str, str], body: bytes) -> ChatReq
         template_kwargs=_read_template_kwargs(value, notes),
         notes=notes.sorted(),
         turn_ids=turn_ids if any(turn_ids) else (),
+        top_logprobs=_read_logprobs(value),
         continues=continues,
         has_instructions=bool(instructions),
         echo=_form(value, tools).to_json(),
@@ -124,7 +138,7 @@ def _note_unused(value: Mapping[str, Json], notes: Notes) -> None:
         if sent and not is_neutral:
             notes.add(f"repeated, without effect: {name}")
     for wanted in want_list(value, "include"):
-        if wanted != "reasoning.encrypted_content":
+        if wanted not in {_SEALED_REASONING, _LOGPROBS}:
             notes.add(f"ignored include: {str(wanted)[:80]}")
 
 
@@ -203,6 +217,15 @@ def _read_template_kwargs(value: Mapping[str, Json], notes: Notes) -> dict[str, 
     return kwargs
 
 
+def _read_logprobs(value: Mapping[str, Json]) -> int | None:
+    count = want_number(value, "top_logprobs") or 0
+    if count not in range(_MAX_TOP_LOGPROBS + 1):
+        raise ProxyError(
+            "bad_request", f"top_logprobs: must be a whole number up to {_MAX_TOP_LOGPROBS}", param="top_logprobs"
+        )
+    return int(count) if count or _LOGPROBS in want_list(value, "include") else None
+
+
 def _form(value: Mapping[str, Json], tools: ToolBox) -> AnswerForm:
     fields = {name: usual if value.get(name) is None else value[name] for name, usual in _REPEATED.items()}
     sent_reasoning, sent_text = value.get("reasoning"), value.get("text")
@@ -217,5 +240,5 @@ def _form(value: Mapping[str, Json], tools: ToolBox) -> AnswerForm:
         fields={name: dump_arguments(sent) for name, sent in fields.items()},
         tools=tools.forms,
         is_summary=bool(reasoning.get("summary") or reasoning.get("generate_summary")),
-        is_encrypted="reasoning.encrypted_content" in want_list(value, "include"),
+        is_encrypted=_SEALED_REASONING in want_list(value, "include"),
     )

@@ -9,7 +9,7 @@ import orjson
 from capture_proxy.dialects.freeform import freeform_input
 from capture_proxy.dialects.openai_responses.form import AnswerForm
 from capture_proxy.dialects.openai_responses.ids import item_id, response_id
-from capture_proxy.reply import Json, Reply, ToolCall
+from capture_proxy.reply import Json, Reply, TokenLogprob, ToolCall
 from capture_proxy.turn_ids import turn_token
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -81,9 +81,18 @@ def reasoning_item(
     return item
 
 
-def text_part(text: str) -> dict[str, Json]:
+def text_part(text: str, logprobs: list[Json] | None = None) -> dict[str, Json]:
     """A piece of visible text."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+
+
+def logprobs_value(reply: Reply) -> list[Json]:
+    """The visible text's logprobs, for a client that asked for them."""
+    return [{**_token(token), "top_logprobs": list(map(_token, token.top))} for token in reply.logprobs or ()]
+
+
+def _token(token: TokenLogprob) -> dict[str, Json]:
+    return {"token": token.token, "bytes": token.data, "logprob": token.logprob}
 
 
 def message_item(completion_id: str, output_index: int, parts: list[Json], status: ItemStatus) -> dict[str, Json]:
@@ -131,7 +140,8 @@ def encode_whole(reply: Reply) -> bytes:
         parts: list[Json] = [reasoning_part(form, reply.reasoning)]
         output.append(reasoning_item(form, reply.completion_id, 0, parts, reasoning_status(reply)))
     if reply.text:
-        output.append(message_item(reply.completion_id, len(output), [text_part(reply.text)], status(reply)))
+        parts = [text_part(reply.text, logprobs_value(reply))]
+        output.append(message_item(reply.completion_id, len(output), parts, status(reply)))
     for call in reply.tool_calls:
         output.append(call_item(form, reply.completion_id, len(output), call))
     return orjson.dumps(finished_value(form, reply, output))

@@ -114,45 +114,43 @@ class ResponsesStreamEncoder:
         index = len(self._output)
         if kind == "message":
             new_id, name = item_id("msg", self._id, index), "response.output_text.delta"
-            value = response.message_item(self._id, index, [], "in_progress")
+            value, part = response.message_item(self._id, index, [], "in_progress"), response.text_part("")
             extra: dict[str, Json] = {"content_index": 0, "logprobs": []}
         else:
             new_id = item_id("rs", self._id, index)
             is_summary = self._form.is_summary
             name = "response.reasoning_summary_text.delta" if is_summary else "response.reasoning_text.delta"
             value = response.reasoning_item(self._form, self._id, index, [], "in_progress")
+            part = response.reasoning_part(self._form, "")
             extra = {"summary_index": 0} if is_summary else {"content_index": 0}
         start = orjson.dumps({"type": name, "item_id": new_id, "output_index": index, **extra})[:-1]
         self._item = _OpenItem(kind, new_id, b"event: %s\ndata: %s," % (name.encode(), start) + b'"sequence_number":')
-        return self._event("response.output_item.added", output_index=index, item=value) + self._part("added", "")
+        return self._event("response.output_item.added", output_index=index, item=value) + self._part("added", part)
 
-    def _close(self, status: response.ItemStatus) -> bytes:
-        """Ends the open item."""
+    def _close(self, status: response.ItemStatus, logprobs: list[Json] | None = None) -> bytes:
+        """Ends the open item. Logprobs come all at once: before the end it isn't known which tokens are visible text."""
         item = self._item
         if item is None:
             return b""
         text = "".join(item.texts)
         index = len(self._output)
         if item.kind == "message":
-            out = self._place("response.output_text.done", text=text, logprobs=[])
-            value = response.message_item(self._id, index, [response.text_part(text)], status)
+            part = response.text_part(text, logprobs)
+            out = self._place("response.output_text.done", text=text, logprobs=part["logprobs"])
+            value = response.message_item(self._id, index, [part], status)
         else:
+            part = response.reasoning_part(self._form, text)
             name = "reasoning_summary_text" if self._form.is_summary else "reasoning_text"
             out = self._place(f"response.{name}.done", text=text)
-            value = response.reasoning_item(
-                self._form, self._id, index, [response.reasoning_part(self._form, text)], status
-            )
-        out += self._part("done", text)
+            value = response.reasoning_item(self._form, self._id, index, [part], status)
+        out += self._part("done", part)
         self._item = None
         self._output.append(value)
         return out + self._event("response.output_item.done", output_index=index, item=value)
 
-    def _part(self, what: Literal["added", "done"], text: str) -> bytes:
-        assert self._item is not None
-        if self._item.kind == "message":
-            return self._place(f"response.content_part.{what}", part=response.text_part(text))
-        name = "reasoning_summary_part" if self._form.is_summary else "content_part"
-        return self._place(f"response.{name}.{what}", part=response.reasoning_part(self._form, text))
+    def _part(self, what: Literal["added", "done"], part: dict[str, Json]) -> bytes:
+        kind = "reasoning_summary_part" if part["type"] == "summary_text" else "content_part"
+        return self._place(f"response.{kind}.{what}", part=part)
 
     def _place(self, kind: str, /, **fields: Json) -> bytes:
         """An event inside the open item."""
@@ -165,8 +163,10 @@ class ResponsesStreamEncoder:
 
     def _finish(self, reply: Reply) -> bytes:
         out = [self._start(reply.completion_id, reply.created_at)]
-        is_reasoning = self._item is not None and self._item.kind == "reasoning"
-        out.append(self._close(response.reasoning_status(reply) if is_reasoning else response.status(reply)))
+        if self._item is not None and self._item.kind == "reasoning":
+            out.append(self._close(response.reasoning_status(reply)))
+        else:
+            out.append(self._close(response.status(reply), response.logprobs_value(reply)))
         out += [self._call(call) for call in reply.tool_calls]
         value = response.finished_value(self._form, reply, self._output)
         out.append(self._event(f"response.{value['status']}", response=value))

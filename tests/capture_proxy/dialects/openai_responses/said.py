@@ -20,6 +20,9 @@ _EVENTS = {
     typing.get_args(model.model_fields["type"].annotation)[0]: model
     for model in typing.get_args(typing.get_args(ResponseStreamEvent)[0])
 }
+_UNTYPED = {"status", "store", "bytes"}
+"""What the vendor sends though its types leave it out: of custom tool calls, responses, a text's logprobs."""
+
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -85,10 +88,7 @@ def check_exact(model: type[BaseModel], value: Any) -> None:
 
 def _check_extra(value: Any, where: str) -> None:
     if isinstance(value, BaseModel):
-        extra = set(value.model_extra or {}) - {
-            "status",
-            "store",
-        }  # the vendor sends these where its types leave them out
+        extra = set(value.model_extra or {}) - _UNTYPED
         assert not extra, f"{where}: {extra}"
         for name in type(value).model_fields:
             _check_extra(getattr(value, name), f"{where}.{name}")

@@ -8,7 +8,17 @@ import orjson
 import pytest
 
 from capture_proxy.dialects.openai_responses import DIALECT
-from capture_proxy.reply import Failed, Finished, KeepAlive, ProxyError, ReasoningDelta, Started, TextDelta, ToolCall
+from capture_proxy.reply import (
+    Failed,
+    Finished,
+    KeepAlive,
+    ProxyError,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    TokenLogprob,
+    ToolCall,
+)
 from capture_proxy.turn_ids import completion_of
 from tests.capture_proxy.dialects.openai_responses.said import (
     COMPLETION,
@@ -244,3 +254,26 @@ def test_t55_the_stream_ends_as_the_whole_answer(summary: str | None) -> None:
     more: dict[str, Any] = {"text": "ab", "reasoning": "r", "tool_calls": CALLS, "finish_reason": "tool_calls"}
     values = finish(request, ReasoningDelta("r"), TextDelta("a"), TextDelta("b"), **more)
     assert values[-1]["response"] == whole(reply(request, **more))
+
+
+def test_logprobs_when_asked_for() -> None:
+    """With the include, the text's tokens come with their logprobs, at the text's end and in the whole answer; else there are none."""
+    token = TokenLogprob("hi", [104, 105], -0.5, (TokenLogprob("ho", [104, 111], -1.5),))
+    request = parse(input="x", include=["message.output_text.logprobs"], top_logprobs=1)
+    assert request.top_logprobs == 1
+    values = finish(request, TextDelta("hi"), text="hi", logprobs=(token,))
+    expected = [
+        {
+            "token": "hi",
+            "bytes": [104, 105],
+            "logprob": -0.5,
+            "top_logprobs": [{"token": "ho", "bytes": [104, 111], "logprob": -1.5}],
+        }
+    ]
+    assert of(values, "response.output_text.done")[0]["logprobs"] == expected
+    assert values[-1]["response"]["output"][0]["content"][0]["logprobs"] == expected
+    assert whole(reply(request, text="hi", logprobs=(token,)))["output"] == values[-1]["response"]["output"]
+    assert parse(input="x").top_logprobs is None
+    assert parse(input="x", include=["message.output_text.logprobs"]).top_logprobs == 0
+    with pytest.raises(ProxyError, match="up to 20"):
+        parse(input="x", top_logprobs=21)
