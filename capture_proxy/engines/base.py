@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -106,6 +106,8 @@ class EngineChunk:
     """Per new id its most likely alternatives; empty unless they were asked for."""
     text: str = ""
     reasoning: str = ""
+    prompt_ids: list[int] | None = None
+    """Of a text-in engine: the prompt as it rendered it, as soon as that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,10 @@ class Engine(Protocol):
 
     async def probe(self, prompt_ids: Sequence[int], timeout_s: float = 5.0) -> EngineInfo:
         """Asks the engine what it is, and tries out what it gives: two tokens are sampled after a prompt of ours."""
+        ...
+
+    def untold(self, sampling: Mapping[str, Any]) -> list[str]:
+        """Sampling parameters that its interface has no word for, though they would change what is sampled."""
         ...
 
     async def tokenize(self, text: str) -> list[int] | None:

@@ -55,6 +55,9 @@ async def examine(engine: Engine, texts: Texts, *, logprobs_mode: str | None = N
     if engine.is_text_in and not info.gives_ids:
         found.gaps.append("nothing that it samples can be trained: calls are recorded as untrainable")
         return found  # no ids, so no tokenizer to agree on
+    if not info.gives_ids:
+        found.refusal = f"it doesn't do what this kind of engine must: {'; '.join(info.gaps)}"
+        return found
     if not engine.is_text_in and NO_PROMPT_IDS in info.gaps:
         found.gaps.append("that it got the prompt that was sent can't be checked")
     found.refusal = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import structlog
@@ -10,7 +10,7 @@ import structlog
 from capture_proxy.engines.base import ChatPrompt, EngineInfo, GenerateRequest
 from capture_proxy.engines.chat_reader import ChatReader, WholeReader
 from capture_proxy.engines.chat_tokens import IDS_INCOMPLETE
-from capture_proxy.engines.chat_wire import CHAT_PATH, OPENAI_ASKINGS, VLLM_ASKINGS, Asking, request_body
+from capture_proxy.engines.chat_wire import CHAT_PATH, OPENAI_ASKINGS, VLLM_ASKINGS, Asking, request_body, unsent
 from capture_proxy.engines.http import CONNECT_TIMEOUT_S, HttpEngine, HttpStream
 from capture_proxy.engines.modes import (
     NO_IDS,
@@ -58,6 +58,10 @@ class OpenAiChatEngine(HttpEngine):
                 "x-request-id": request.rid,
             },
         )
+
+    def untold(self, sampling: Mapping[str, Any]) -> list[str]:
+        """What plain OpenAI servers have no word for."""
+        return [] if self.knows_extensions else unsent(sampling)
 
     async def probe(self, prompt_ids: Sequence[int], timeout_s: float = CONNECT_TIMEOUT_S) -> EngineInfo:
         """Tries the ways to ask, keeps the one that gives most, and says what is missing."""

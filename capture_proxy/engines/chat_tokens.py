@@ -59,7 +59,7 @@ class TokenEvidence:
             self._note_call(at if key == "message" else call.get("index", at), call.get("function") or {})
         if not (text or reasoning or new_ids):
             return None
-        return EngineChunk(new_ids, [], None, [], text, reasoning)
+        return EngineChunk(new_ids, [], None, [], text, reasoning, self._prompt_ids)
 
     def _note_choice(self, choice: Mapping[str, Any]) -> list[int]:
         self._note_prompt(choice.get("prompt_token_ids"))
@@ -96,7 +96,8 @@ class TokenEvidence:
         spans = weight_spans(self._meta, len(ids))
         is_short = bool(ids) and isinstance(told, int) and told != len(ids)
         fault = IDS_INCOMPLETE if is_short else "" if tile(spans, len(ids)) or not ids else MIXED
-        return EngineChunk([] if self._ids else ids, logprobs, self._finish(spans if ids else (), fault, len(ids)))
+        finish = self._finish(spans if ids else (), fault, len(ids))
+        return EngineChunk([] if self._ids else ids, logprobs, finish, prompt_ids=self._prompt_ids)
 
     def _finish(self, spans: Any, fault: str, count: int) -> EngineFinish:
         assert self.reason is not None

@@ -54,6 +54,11 @@ class HttpEngine:
         self._session: aiohttp.ClientSession | None = None
         self._aborts: set[asyncio.Task[None]] = set()
 
+    def untold(self, sampling: Mapping[str, Any]) -> list[str]:
+        """Sampling parameters that its interface has no word for: none."""
+        del sampling
+        return []
+
     async def abort(self, rid: str) -> None:
         """Asks the engine to stop a request; never raises. Here: the closed connection says it."""
 

@@ -70,7 +70,7 @@ async def measure_mode(engine: Generates, prompt_ids: Sequence[int]) -> tuple[st
         except ProxyError as error:
             if error.kind in ("overloaded", "engine_unavailable"):
                 raise
-            return "", (f"it refuses to sample a token: {error.message}",)
+            return "", (f"it refuses to sample a token: {error.message}", NO_IDS)
         logprobs = [value for chunk in chunks for value in chunk.new_logprobs]
         if logprobs and isinstance(logprobs[0], int | float):
             found[temperature] = logprobs[0]

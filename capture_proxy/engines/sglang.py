@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from capture_proxy.engines.base import EngineInfo, GenerateRequest
 from capture_proxy.engines.http import CONNECT_TIMEOUT_S, HttpEngine, HttpStream
 from capture_proxy.engines.modes import NO_IDS, measure_mode
-from capture_proxy.engines.sglang_wire import StreamReader, request_body
+from capture_proxy.engines.sglang_wire import KNOWN, StreamReader, request_body
 from capture_proxy.reply import ProxyError
 
 ROUTING_HEADER = "x-smg-routing-key"
@@ -30,6 +30,10 @@ class SglangEngine(HttpEngine):
             reader=StreamReader(),
             headers={ROUTING_HEADER: request.session_id},
         )
+
+    def untold(self, sampling: Mapping[str, Any]) -> list[str]:
+        """What `/generate` has no word for."""
+        return sorted(name for name, value in sampling.items() if value is not None and name not in KNOWN)
 
     async def probe(self, prompt_ids: Sequence[int], timeout_s: float = CONNECT_TIMEOUT_S) -> EngineInfo:
         """What it says of itself, and of which distribution its logprobs are (two sampled tokens tell)."""

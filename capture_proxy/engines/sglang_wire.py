@@ -40,6 +40,10 @@ _PASSED = frozenset(
 )
 
 
+KNOWN = _PASSED | _NAMES.keys()
+"""Sampling parameters that arrive."""
+
+
 def request_body(request: GenerateRequest) -> bytes:
     """The body of `POST /generate`: token-in, streamed, with logprobs of the output and an echo of the prompt ids."""
     sampling: dict[str, Any] = {"skip_special_tokens": False}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from capture_proxy.engines.base import EngineInfo, GenerateRequest
 from capture_proxy.engines.http import CONNECT_TIMEOUT_S, HttpEngine, HttpStream
 from capture_proxy.engines.modes import NO_IDS, measure_mode
-from capture_proxy.engines.vllm_wire import GENERATE_PATH, ID_PREFIX, VllmReader, request_body
+from capture_proxy.engines.vllm_wire import GENERATE_PATH, ID_PREFIX, KNOWN, VllmReader, request_body
 
 SESSION_HEADER = "x-session-id"
 """vLLM's routers choose a replica by it, and the engine schedules by it."""
@@ -30,10 +30,16 @@ class VllmEngine(HttpEngine):
             headers={SESSION_HEADER: request.session_id},
         )
 
+    def untold(self, sampling: Mapping[str, Any]) -> list[str]:
+        """What vLLM's sampling has no word for."""
+        return sorted(name for name, value in sampling.items() if value is not None and name not in KNOWN)
+
     async def probe(self, prompt_ids: Sequence[int], timeout_s: float = CONNECT_TIMEOUT_S) -> EngineInfo:
         """What it says of itself, and of which distribution its logprobs are."""
         model, length = await served_model(self, timeout_s)
         mode, gaps = await measure_mode(self, prompt_ids)
+        if NO_IDS in gaps:
+            gaps = (*gaps, f"{GENERATE_PATH} needs vLLM's option --enable-scale-out (or use the kind vllm_chat)")
         return EngineInfo(
             kind=self.kind,
             url=self.url,

@@ -35,11 +35,21 @@ PASSED: Final = frozenset(
     }
 )
 """Sampling parameters that vLLM calls as we do."""
+_NAMES: Final[Mapping[str, str]] = {"min_new_tokens": "min_tokens"}
+_GRAMMARS: Final[Mapping[str, str]] = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "structural_tag": "structural_tag",
+}
+KNOWN: Final = PASSED | _NAMES.keys() | _GRAMMARS.keys()
+"""Sampling parameters that arrive."""
 
 
 def sampling_params(sampling: Mapping[str, Any]) -> dict[str, Any]:
     """Our sampling parameters in vLLM's words; what isn't set is left out."""
-    params = {name: value for name, value in sampling.items() if name in PASSED and value is not None}
+    known = PASSED | _NAMES.keys()
+    params = {_NAMES.get(name, name): value for name, value in sampling.items() if name in known and value is not None}
     if params.get("top_k", 1) < 1:
         params["top_k"] = 0  # off
     return params
@@ -48,8 +58,11 @@ def sampling_params(sampling: Mapping[str, Any]) -> dict[str, Any]:
 def request_body(request: GenerateRequest) -> bytes:
     """Token-in, streamed, with the sampled token's logprob and the final prompt ids."""
     params = {**sampling_params(request.sampling), "logprobs": request.top_logprobs, "skip_special_tokens": False}
-    if (schema := request.sampling.get("json_schema")) is not None:
-        params["structured_outputs"] = {"json": schema}
+    grammar = {
+        word: request.sampling[name] for name, word in _GRAMMARS.items() if request.sampling.get(name) is not None
+    }
+    if grammar:
+        params["structured_outputs"] = grammar
     return orjson.dumps(
         {
             "request_id": request.rid,
