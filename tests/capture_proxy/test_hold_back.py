@@ -68,7 +68,7 @@ async def test_a_streamed_tool_call_waits_for_the_record(make_stack: MakeStack, 
     stack = await make_stack(ack_wait_ms=1)
     disk = await hold(stack)
     try:
-        async with stack.http.post(stack.url(wire.path), json=wire.request(stream=True, tools=True)) as response:
+        async with stack.http.post(stack.url(wire.stream_path), json=wire.request(stream=True, tools=True)) as response:
             reader = Reader(response)
             await stack.until(lambda: is_recorded(stack.proxy))
             while await reader.more(QUIET_S):
@@ -121,7 +121,8 @@ async def test_a_reply_that_cant_be_recorded_is_never_released(make_stack: MakeS
         raise OSError(errno.EIO, "the disk is broken")
 
     stack.fsync = broken
-    async with stack.http.post(stack.url(wire.path), json=wire.request(stream=stream, tools=True)) as response:
+    path = wire.stream_path if stream else wire.path
+    async with stack.http.post(stack.url(path), json=wire.request(stream=stream, tools=True)) as response:
         body = await response.text()
     assert "rm -rf" not in body
     assert "error" in body
@@ -143,7 +144,7 @@ async def test_a_proxy_killed_before_the_record_is_durable_never_showed_the_tool
     async with stack.http.post(f"{victim.admin}/leases/open", json=body, headers=headers) as response:
         assert response.status == 200
     await victim.tell("hold")
-    url = f"{victim.data}/s/{secret}{wire.path}"
+    url = f"{victim.data}/s/{secret}{wire.stream_path}"
     async with stack.http.post(url, json=wire.request(stream=True, tools=True)) as response:
         reader = Reader(response)
         while "look" not in wire.read_stream(reader.body).text:

@@ -22,9 +22,10 @@ from tests.capture_proxy.wire import Wire
 MakeStack = Callable[..., Awaitable[Stack]]
 
 
-async def say(stack: Stack, wire: Wire, body: Any) -> tuple[int, str]:
+async def say(stack: Stack, wire: Wire, body: Any, *, stream: bool = False) -> tuple[int, str]:
     """Sends a body and reads the whole answer."""
-    async with stack.http.post(stack.url(wire.path), data=json.dumps(body).encode()) as response:
+    path = wire.stream_path if stream else wire.path
+    async with stack.http.post(stack.url(path), data=json.dumps(body).encode()) as response:
         return response.status, await response.text()
 
 
@@ -41,6 +42,7 @@ def with_schema(wire: Wire, schema: Any, **changes: Any) -> dict[str, Any]:
     """A request whose tool has one more property."""
     body = copy.deepcopy(wire.request(tools=True, **changes))
     [tool] = body["tools"]
+    [tool] = tool.get("functionDeclarations", [tool])
     parameters = tool.get("function", tool).get("parameters") or tool["input_schema"]
     parameters["properties"]["more"] = schema
     return body
@@ -52,7 +54,7 @@ async def test_a_lone_surrogate_in_a_tools_name_is_text(stack: Stack, wire: Wire
     """No such name can travel: the call is delivered as the text that was sampled, and the reply ends as it should."""
     sampled = '<tool_call>\n{"name": "ba\\ud800sh", "arguments": {}}\n</tool_call>'
     stack.engine.script = lambda _prompt, _request: sampled
-    status, body = await say(stack, wire, wire.request(stream=stream, tools=True))
+    status, body = await say(stack, wire, wire.request(stream=stream, tools=True), stream=stream)
     said = wire.read_stream(body) if stream else wire.read_whole(json.loads(body))
     assert (status, said.text, said.tools, said.is_over) == (200, sampled, [], True)
     await assert_seals(stack)
@@ -103,7 +105,7 @@ async def test_what_fits_no_record_is_recorded_without_it(
         raise ValueError("no record holds this")
 
     monkeypatch.setattr(records, "_captured", misfit)
-    _, body = await say(stack, wire, wire.request(stream=stream))
+    _, body = await say(stack, wire, wire.request(stream=stream), stream=stream)
     assert "the proxy failed on this call" in body
     await assert_seals(stack)
     [call] = stack.calls
@@ -122,7 +124,7 @@ async def test_a_reply_withheld_is_not_delivered(make_stack: MakeStack, wire: Wi
         raise OSError(errno.EIO, "the disk is broken")
 
     stack.fsync = broken
-    await say(stack, wire, wire.request(stream=stream))
+    await say(stack, wire, wire.request(stream=stream), stream=stream)
     stack.bus.acks.set()
     await stack.until(lambda: bool(stack.deliveries))
     assert stack.calls[0].state is CompletionState.FINISHED
@@ -157,7 +159,10 @@ async def test_a_body_far_above_the_limit_is_counted(make_stack: MakeStack, wire
 async def test_a_last_request_ends_its_connection(stack: Stack, wire: Wire, stream: bool) -> None:
     """`Connection: close` is obeyed, also for clients that read to the end of the connection."""
     body = json.dumps(wire.request(stream=stream)).encode()
-    head = f"POST /s/{stack.secret}{wire.path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    path = wire.stream_path if stream else wire.path
+    head = (
+        f"POST /s/{stack.secret}{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", stack.proxy.listener.port)
     writer.write(head.encode() + body)
     async with asyncio.timeout(5.0):

@@ -27,7 +27,8 @@ streamed_or_not = pytest.mark.parametrize("stream", [True, False], ids=["stream"
 async def ask(stack: Stack, wire: Wire, *, stream: bool, **changes: object) -> tuple[int, str]:
     """One call with the secret in the path."""
     body = wire.request(stream=stream, **changes)  # type: ignore[arg-type]
-    async with stack.http.post(stack.url(wire.path), json=body) as response:
+    path = wire.stream_path if stream else wire.path
+    async with stack.http.post(stack.url(path), json=body) as response:
         return response.status, await response.text()
 
 
@@ -87,7 +88,7 @@ async def test_text_streams_while_it_is_sampled(stack: Stack, wire: Wire) -> Non
     """The first words are with the client while the engine still samples the rest."""
     stack.engine.pause_at = 8
     stack.engine.go.clear()
-    async with stack.http.post(stack.url(wire.path), json=wire.request(stream=True)) as response:
+    async with stack.http.post(stack.url(wire.stream_path), json=wire.request(stream=True)) as response:
         reader = Reader(response)
         while "o t" not in wire.read_stream(reader.body).text and await reader.more(5.0):
             pass
@@ -106,7 +107,7 @@ async def test_silence_is_filled_with_keep_alives(make_stack: MakeStack, wire: W
     await stack.open()
     stack.engine.pause_at = 3
     stack.engine.go.clear()
-    async with stack.http.post(stack.url(wire.path), json=wire.request(stream=True)) as response:
+    async with stack.http.post(stack.url(wire.stream_path), json=wire.request(stream=True)) as response:
         reader = Reader(response)
         await asyncio.wait_for(stack.engine.reached.wait(), 5.0)
         seen = 0
@@ -126,7 +127,7 @@ async def test_a_slow_engine_gets_headers_before_its_status(make_stack: MakeStac
     await stack.open()
     stack.engine.accept.clear()
     stack.engine.status = 500
-    async with stack.http.post(stack.url(wire.path), json=wire.request(stream=True)) as response:
+    async with stack.http.post(stack.url(wire.stream_path), json=wire.request(stream=True)) as response:
         assert response.status == 200
         reader = Reader(response)
         assert await reader.more(5.0)
@@ -152,7 +153,8 @@ async def test_an_early_engine_error_is_a_status_code(  # noqa: PLR0917 - what i
         expected = 529  # this vendor's word for it
     stack.engine.status = status
     stack.engine.headers = {"retry-after": "7"}
-    async with stack.http.post(stack.url(wire.path), json=wire.request(stream=stream)) as response:
+    path = wire.stream_path if stream else wire.path
+    async with stack.http.post(stack.url(path), json=wire.request(stream=stream)) as response:
         assert response.status == expected
         assert wire.error_of(await response.json())[1]
         if status == 429:

@@ -29,7 +29,7 @@ class Chat:
     """OpenAI Chat Completions."""
 
     name = "openai_chat"
-    path = "/v1/chat/completions"
+    path = stream_path = "/v1/chat/completions"
 
     def request(self, text: str = "Hi", *, stream: bool = False, tools: bool = False, **changes: Any) -> dict[str, Any]:
         body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": text}], "stream": stream}
@@ -71,7 +71,7 @@ class Anthropic:
     """Anthropic Messages."""
 
     name = "anthropic"
-    path = "/v1/messages"
+    path = stream_path = "/v1/messages"
 
     def request(self, text: str = "Hi", *, stream: bool = False, tools: bool = False, **changes: Any) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -123,7 +123,7 @@ class Responses:
     """OpenAI Responses."""
 
     name = "openai_responses"
-    path = "/v1/responses"
+    path = stream_path = "/v1/responses"
 
     def request(self, text: str = "Hi", *, stream: bool = False, tools: bool = False, **changes: Any) -> dict[str, Any]:
         body: dict[str, Any] = {"model": "policy", "input": text, "stream": stream}
@@ -164,8 +164,44 @@ class Responses:
         return str(body["error"]["type"]), str(body["error"]["message"])
 
 
-Wire = Chat | Anthropic | Responses
-WIRES: list[Wire] = [Chat(), Anthropic(), Responses()]
+class Google:
+    """Google generateContent, whose path says whether the answer is a stream."""
+
+    name = "google"
+    path = "/v1beta/models/policy:generateContent"
+    stream_path = "/v1beta/models/policy:streamGenerateContent?alt=sse"
+
+    def request(self, text: str = "Hi", *, stream: bool = False, tools: bool = False, **changes: Any) -> dict[str, Any]:
+        del stream
+        body: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": text}]}]}
+        if tools:
+            body["tools"] = [{"functionDeclarations": [TOOL]}]
+        if "top_p" in changes:
+            body["generationConfig"] = {"topP": changes.pop("top_p")}
+        return {**body, **changes}
+
+    def headers(self, secret: str) -> dict[str, str]:
+        return {"x-goog-api-key": secret}
+
+    def read_whole(self, body: Any) -> Said:
+        [candidate] = body["candidates"]
+        parts = candidate["content"]["parts"]
+        calls = [(p["functionCall"]["name"], p["functionCall"]["args"]) for p in parts if "functionCall" in p]
+        text = "".join(part.get("text", "") for part in parts if not part.get("thought"))
+        return Said(text, calls, candidate.get("finishReason", ""), True)
+
+    def read_stream(self, body: str) -> Said:
+        read = [self.read_whole(event) for event in events(body) if "error" not in event]
+        finish = read[-1].finish if read else ""
+        text, calls = "".join(said.text for said in read), [call for said in read for call in said.tools]
+        return Said(text, calls, finish, bool(finish))
+
+    def error_of(self, body: Any) -> tuple[str, str]:
+        return str(body["error"]["status"]), str(body["error"]["message"])
+
+
+Wire = Chat | Anthropic | Responses | Google
+WIRES: list[Wire] = [Chat(), Anthropic(), Responses(), Google()]
 
 
 def events(body: str) -> list[Any]:
