@@ -33,17 +33,32 @@ def _is_float32(value: float | None) -> bool:
 
 
 def why_untrainable(
-    output_ids: Sequence[int], logprobs: Sequence[float], prompt_echo: str, *, vocab_size: int = 0
+    output_ids: Sequence[int],
+    logprobs: Sequence[float],
+    prompt_echo: str,
+    *,
+    vocab_size: int = 0,
+    fault: str = "",
+    has_prompt: bool = True,
+    has_reply: bool = False,
 ) -> str:
-    """The reason why a finished call's tokens can't be trained, or '' when they can. `vocab_size` 0: unknown, not checked."""
+    """The reason why a finished call's tokens can't be trained, or '' when they can.
+
+    `vocab_size` 0: unknown, not checked. `fault` is what the engine's client found, `has_prompt` whether the prompt's ids are known,
+    `has_reply` whether the client got anything: then an output without ids lacks them.
+    """
     if prompt_echo == "mismatch":
         return "prompt_echo_mismatch"
     if not output_ids:
-        return "ids_missing" if logprobs else "empty"
+        return "ids_missing" if logprobs or has_reply else "empty"
+    if not has_prompt:
+        return "no_prompt_ids"
+    if fault:
+        return fault
     if vocab_size and max(output_ids) >= vocab_size:
         return "oov"
     if not logprobs:
-        return "logprobs_missing"
+        return "no_logprobs"
     if len(logprobs) != len(output_ids):
         return "logprob_length"
     if not all(_is_float32(value) and _LOGPROB_FLOOR < value <= _LOGPROB_SLACK for value in logprobs):

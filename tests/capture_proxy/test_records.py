@@ -74,7 +74,7 @@ def make(text: str = "hi", *, request: dict[str, Any] | None = None, finish: dic
         ([5, 6], [-1.0, 0.0], "mismatch", "prompt_echo_mismatch"),
         ([], [], "exact", "empty"),
         ([], [-1.0], "exact", "ids_missing"),
-        ([5, 6], [], "exact", "logprobs_missing"),
+        ([5, 6], [], "exact", "no_logprobs"),
         ([5, 6], [-1.0], "exact", "logprob_length"),
         ([5, 6], [-1.0, math.nan], "exact", "logprob_invalid"),
         ([5, 6], [-1.0, -math.inf], "exact", "logprob_invalid"),
@@ -90,12 +90,12 @@ def test_why_untrainable(output: list[int], logprobs: list[Any], echo: str, reas
 
 
 def test_a_finished_call_is_recorded_whole() -> None:
-    """Without lineage the suffix is the whole prompt and the messages stand in full; times are milliseconds since arrival."""
+    """Without a place in a lineage the suffix is the whole prompt and the messages stand in full; times are milliseconds since arrival."""
     call = make()
     record = records.finished(call, at=2000, now_s=12.0)
     assert list(arrays.unpack_ids(record.suffix_ids)) == call.prompt.ids
     assert (record.prompt_len, record.prefix_len, record.messages_prefix) == (6, 0, 0)
-    assert record.lineage is LineageStatus.ROOT
+    assert (record.lineage, record.lineage_reason) == (LineageStatus.NONE, "not_placed")
     assert record.messages == [{"role": "user", "content": "q"}]
     assert record.tools_digest
     assert (record.queue_ms, record.first_token_ms, record.total_ms) == (500.0, 1000.0, 2000.0)

@@ -268,7 +268,7 @@ async def test_a_client_that_leaves_ends_the_call(stack: Stack, wire: Wire, stre
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"with_logprobs": False}, "logprobs_missing"),
+        ({"with_logprobs": False}, "no_logprobs"),
         ({"logprob": 0.7}, "logprob_invalid"),
         ({"echo": [1, 2, 3]}, "prompt_echo_mismatch"),
     ],
