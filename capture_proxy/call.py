@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from capture_proxy.engines.base import Alternatives, EngineFinish
 from capture_proxy.leases import Lease
+from capture_proxy.lineage.index import Lineage
+from capture_proxy.lineage.placing import Placed
 from capture_proxy.rendering.base import ParsedReply, Renderer
 from capture_proxy.reply import ChatRequest
 from schemas.records import CompletionRecord
@@ -15,12 +18,26 @@ from schemas.records import CompletionRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A request made ready for the engine: the whole prompt's ids, and the sampling that will be used."""
+    """A request made ready for the engine: the whole prompt's ids, and the sampling that will be used.
+
+    `placed` says where the call stands in `lineage`. While a lease's earlier calls are still being read back there are no ids yet:
+    `later` waits for the prompt that takes this one's place.
+    """
 
     renderer: Renderer
     ids: list[int]
     sampling: dict[str, Any]
     notes: tuple[str, ...] = ()
+    request: ChatRequest | None = None
+    """The request that was rendered, where that isn't the client's: one that continues an earlier call is made whole."""
+    placed: Placed | None = None
+    lineage: Lineage | None = None
+    later: Callable[[], Awaitable[Prompt]] | None = None
+
+    def release(self) -> None:
+        """Gives the parent free: the call came to nothing."""
+        if self.lineage is not None and self.placed is not None:
+            self.lineage.release(self.placed.parent_id)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -96,6 +96,9 @@ class Generation:
 
     async def _sample(self, engines: EnginePool) -> None:
         call = self.call
+        if call.prompt.later is not None:
+            call.prompt = await call.prompt.later()
+            call.request = call.prompt.request or call.request
         chosen = await engines.choose(call.lease.spec.policy_id, call.session_id)
         engine, call.logprobs_mode = chosen.engine, chosen.logprobs_mode
         call.engine_kind, call.engine_url = engine.kind, engine.url

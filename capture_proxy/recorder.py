@@ -12,11 +12,13 @@ import structlog
 from capture_proxy import records
 from capture_proxy.call import Call, Prompt
 from capture_proxy.leases import Denial, Lease, LeaseBook, LeaseRefusalError, LeaseState
+from capture_proxy.lineage.book import Lineages
+from capture_proxy.lineage.placing import is_checkpoint
 from capture_proxy.ports import now_ms
 from capture_proxy.reply import ChatRequest, ProxyError
 from capture_proxy.spool import Durability, Spool, SpoolRefusalError
 from capture_proxy.spool.relay import Entry
-from schemas.records import CompletionRecord
+from schemas.records import CompletionRecord, CompletionState
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +45,7 @@ class Recorder:
     ) -> None:
         self.spool = spool
         self.book = book
+        self.lineages = Lineages()
         self.proxy_id = proxy_id
         self.incarnation = incarnation
         self.on_abort: Callable[[Lease, str], None] = lambda _lease, _reason: None
@@ -119,6 +122,7 @@ class Recorder:
             except TimeoutError:
                 log.warning("lease.seal_not_durable", lease_id=lease.lease_id, last_error=self.spool.relay.last_error)
         self.book.sealed(lease)
+        self.lineages.closed(lease)
         lease.move(LeaseState.SEALED)
         log.info(
             "lease.sealed",
@@ -148,6 +152,25 @@ class Recorder:
 
     def begin(self, lease: Lease, request: ChatRequest, prompt: Prompt, body: bytes, *, arrived_s: float) -> Call:
         """Gives a call its number and appends CallStarted. Raises SpoolRefusalError, or ProxyError(lease_ended)."""
+        try:
+            stub = self._started(lease, request, prompt, body)
+        except Exception:  # whatever it was, the call came to nothing
+            prompt.release()
+            raise
+        self._count("started")
+        call = Call(
+            completion_id=stub.completion_id,
+            call_seq=stub.call_seq,
+            lease=lease,
+            request=request,
+            prompt=prompt,
+            stub=stub,
+            arrived_s=arrived_s,
+        )
+        self._running[call.completion_id] = call
+        return call
+
+    def _started(self, lease: Lease, request: ChatRequest, prompt: Prompt, body: bytes) -> CompletionRecord:
         self.spool.check_room()
         if lease.state is not LeaseState.OPEN:
             raise ProxyError("lease_ended", "this session's lease was sealed: it takes no further calls")
@@ -158,18 +181,7 @@ class Recorder:
         except Exception:  # whatever it was: a number that nothing knows of would be a gap at the seal
             lease.undo_call(seq)
             raise
-        self._count("started")
-        call = Call(
-            completion_id=stub.completion_id,
-            call_seq=seq,
-            lease=lease,
-            request=request,
-            prompt=prompt,
-            stub=stub,
-            arrived_s=arrived_s,
-        )
-        self._running[call.completion_id] = call
-        return call
+        return stub
 
     async def finish(self, call: Call) -> Durability:
         """Appends the record of a finished call and returns when it is durable.
@@ -205,15 +217,32 @@ class Recorder:
         # Exactly one record per call: whoever comes second (a seal that gave up waiting, then the end) finds it gone.
         if call.completion_id not in self._running:
             return None
-        entry = self.spool.append(record)
+        is_whole = is_checkpoint(call.call_seq)
+        entry = self.spool.append(records.as_checkpoint(call, record) if is_whole else record)
         del self._running[call.completion_id]
+        self._place(call, record)
         call.lease.recorded(call.call_seq)
         self._count(str(record.state))
+        if record.untrainable_reason:
+            self._count(f"untrainable:{record.untrainable_reason}")
+            if record.state is CompletionState.FINISHED and record.untrainable_reason != "empty":
+                log.warning("call.untrainable", completion_id=call.completion_id, reason=record.untrainable_reason)
         return entry
+
+    def _place(self, call: Call, record: CompletionRecord) -> None:
+        """Makes a finished call a possible parent, before its client can go on from it; any other gives its own parent free."""
+        prompt = call.prompt
+        if prompt.lineage is None or prompt.placed is None:
+            return
+        prompt.lineage.add(record, trail=prompt.placed.found.trail, is_claimed=True)
+        if record.state is not CompletionState.FINISHED:
+            prompt.release()
 
     def deliver(self, call: Call, *, is_delivered: bool, reason: str = "") -> None:
         """Appends the delivery fact of a call, once."""
         if call.lease.delivered(call.call_seq):
+            if call.prompt.lineage is not None:
+                call.prompt.lineage.deliver(call.completion_id, is_delivered=is_delivered)
             self.spool.append(records.delivery(call, is_delivered=is_delivered, reason=reason, at=now_ms()))
 
     # --- refusals

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any, Final
-
-import orjson
 
 from capture_proxy import logprobs, outcome
 from capture_proxy.call import Call, Prompt
 from capture_proxy.dialects import DIALECTS
 from capture_proxy.leases import Lease
+from capture_proxy.lineage.identity import canonical_json
+from capture_proxy.lineage.index import INSTRUCTIONS
+from capture_proxy.lineage.side_calls import branch_hint
 from capture_proxy.reply import ChatRequest, ProxyError, tool_call_id
 from schemas import arrays, ids
 from schemas.records import (
@@ -28,8 +28,8 @@ from schemas.records import (
     VersionSpan,
 )
 
-# Until prompts are built on earlier calls' ids, every call is rendered from text and stands for itself.
-NO_LINEAGE: Final = "no lineage"
+NOT_PLACED: Final = "not_placed"
+"""Of a call that ended before its prompt was made."""
 
 
 def opened(lease: Lease, *, proxy_id: str, takes_over: int) -> SessionOpened:
@@ -64,7 +64,7 @@ def sealed(lease: Lease, *, proxy_id: str, at: int) -> SessionSealed:
 def started(
     lease: Lease, call_seq: int, request: ChatRequest, prompt: Prompt, *, proxy_id: str, body: bytes, at: int
 ) -> CompletionRecord:
-    """CallStarted: the record as far as it is known before the engine has the call. It stays small; see `with_prompt`."""
+    """CallStarted: the record as far as it is known before the engine has the call. It stays small: prompt and messages come later."""
     return CompletionRecord(
         session_id=lease.session_id,
         group_id=lease.spec.group_id,
@@ -83,7 +83,7 @@ def started(
         is_stream=request.stream,
         started_at=at,
         lineage=LineageStatus.NONE,
-        lineage_reason=NO_LINEAGE,
+        lineage_reason=NOT_PLACED,
         prompt_len=len(prompt.ids),
         tokenizer_digest=prompt.renderer.tokenizer_digest,
         template_digest=prompt.renderer.template_digest,
@@ -98,7 +98,6 @@ def _elapsed_ms(call: Call, until_s: float) -> float:
 def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     """Everything that was captured, whatever the end was."""
     request, parsed, finish = call.request, call.parsed, call.finish
-    tools_json = _sorted_json(request.tools) if request.tools else b""
     echo = ""
     if finish is not None:
         echo = (
@@ -115,17 +114,18 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
         notes["tool_choice"] = request.tool_choice
     if request.response_format:
         notes["response_format"] = request.response_format
+    if request.has_instructions:
+        notes[INSTRUCTIONS] = True
+    if call.prompt.placed is not None:
+        notes["history"] = call.prompt.placed.history
     return replace(
         call.stub,
+        **_place(call),
         finished_at=at,
-        messages=request.messages,
-        tools=request.tools,
-        tools_digest=ids.digest(tools_json) if tools_json else "",
         sampling_requested=request.sampling,
         sampling_effective=call.prompt.sampling,
         template_options=request.template_kwargs,
-        lineage=LineageStatus.ROOT,
-        suffix_ids=arrays.pack_ids(call.prompt.ids),
+        prompt_len=len(call.prompt.ids),
         output_ids=arrays.pack_ids(call.output_ids),
         logprobs=logprobs.pack_logprobs(call.logprobs),
         logprobs_mode=call.logprobs_mode,
@@ -158,11 +158,48 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     )
 
 
-def _sorted_json(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # an integer beyond 64 bits
-        return json.dumps(value, sort_keys=True).encode()
+def _place(call: Call) -> dict[str, Any]:
+    """The record's fields that say where the call stands: its parent, and what of prompt, messages and tools isn't the parent's."""
+    prompt, request = call.prompt, call.request
+    placed, lineage = prompt.placed, prompt.lineage
+    if placed is None or lineage is None:
+        return {
+            "messages": request.messages,
+            "tools": request.tools,
+            "tools_digest": ids.digest(canonical_json(request.tools)) if request.tools else "",
+            "suffix_ids": arrays.pack_ids(prompt.ids),
+        }
+    head = placed.found.head
+    return {
+        "lineage": placed.status,
+        "lineage_reason": placed.reason,
+        "parent_id": placed.parent_id,
+        "prefix_len": placed.prefix_len,
+        "prefix_digest": placed.prefix_digest,
+        "suffix_ids": placed.suffix_ids,
+        "messages_prefix": placed.messages_prefix,
+        "messages": placed.messages,
+        "tools": [] if lineage.knows_tools(head.tools_digest) else request.tools,
+        "tools_digest": head.tools_digest,
+        "branch_hint": branch_hint(request, placed, lineage),
+    }
+
+
+def as_checkpoint(call: Call, record: CompletionRecord) -> CompletionRecord:
+    """The record without deltas: from it on, a reader needs nothing that came before. Its parent is still named."""
+    placed = call.prompt.placed
+    if placed is None:
+        return record
+    return replace(
+        record,
+        is_checkpoint=True,
+        prefix_len=0,
+        prefix_digest="",
+        suffix_ids=arrays.pack_ids(call.prompt.ids),
+        messages_prefix=0,
+        messages=placed.whole_messages(),
+        tools=call.request.tools,
+    )
 
 
 def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:

@@ -10,13 +10,18 @@ from mitmproxy import http
 from capture_proxy.call import Prompt
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.exchange import Exchange, RequestStep, answer
+from capture_proxy.leases import Lease
+from capture_proxy.lineage.continuing import made_whole
+from capture_proxy.lineage.index import head_of
+from capture_proxy.lineage.placing import place
 from capture_proxy.recorder import Recorder
 from capture_proxy.rendering.base import Renderer
+from capture_proxy.reply import ChatRequest
 from capture_proxy.sampling import effective_sampling
 
 
 class Render(RequestStep):
-    """Sets `prompt`."""
+    """Sets `prompt`: the parent's own tokens and what is new, where the request goes on from an earlier call."""
 
     def __init__(
         self,
@@ -34,25 +39,55 @@ class Render(RequestStep):
         self._default_max_tokens = default_max_tokens
 
     async def step(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
-        """Renders in a thread: tokenising a long prompt takes tens of milliseconds, in which other calls go on."""
+        """Renders now, or leaves it to the tap, which can show signs of life while the lease's earlier calls are read back."""
         request, lease, route = exchange.request, exchange.lease, exchange.route
         assert request is not None
         assert lease is not None
         assert route is not None
-        prompt_ids = await asyncio.to_thread(
-            self._renderer.render, request.messages, request.tools, request.template_kwargs
-        )
         if route.operation == "count_tokens":
-            answer(flow, 200, {"content-type": "application/json"}, exchange.dialect.encode_count(len(prompt_ids)))
+            ids = await asyncio.to_thread(
+                self._renderer.render, request.messages, request.tools, request.template_kwargs
+            )
+            answer(flow, 200, {"content-type": "application/json"}, exchange.dialect.encode_count(len(ids)))
             return
-        sampling, notes = effective_sampling(
-            request.sampling,
-            lease.spec.sampling or {},
-            self._sampling_defaults,
-            prompt_tokens=len(prompt_ids),
-            context_length=await self._engines.context_length(lease.spec.policy_id, lease.session_id),
-            default_max_tokens=self._default_max_tokens,
-            stop_token_ids=self._renderer.stop_token_ids,
-            response_format=request.response_format,
+        if self.recorder.lineages.is_ready(lease):
+            exchange.prompt = await self._prepare(lease, request)
+            exchange.request = exchange.prompt.request
+            return
+        exchange.prompt = Prompt(
+            renderer=self._renderer, ids=[], sampling=request.sampling, later=lambda: self._prepare(lease, request)
         )
-        exchange.prompt = Prompt(renderer=self._renderer, ids=prompt_ids, sampling=sampling, notes=notes)
+
+    async def _prepare(self, lease: Lease, request: ChatRequest) -> Prompt:
+        """Renders in a thread: tokenising a long prompt takes tens of milliseconds, in which other calls go on."""
+        lineage = await self.recorder.lineages.ready(lease)
+        request = made_whole(request, lineage)
+        found = lineage.find(
+            request.messages, head_of(lineage.digest_tools(request.tools), request.template_kwargs), request.turn_ids
+        )
+        try:
+            ids, placed = await asyncio.to_thread(place, found, request, self._renderer, history=lease.spec.history)
+            sampling, notes = effective_sampling(
+                request.sampling,
+                lease.spec.sampling or {},
+                self._sampling_defaults,
+                prompt_tokens=len(ids),
+                context_length=await self._engines.context_length(lease.spec.policy_id, lease.session_id),
+                default_max_tokens=self._default_max_tokens,
+                stop_token_ids=self._renderer.stop_token_ids,
+                response_format=request.response_format,
+            )
+        except BaseException:  # whatever it was, nothing goes on from the parent
+            lineage.release(found.parent_id)
+            raise
+        if placed.parent is None:
+            lineage.release(found.parent_id)
+        return Prompt(
+            renderer=self._renderer,
+            ids=ids,
+            sampling=sampling,
+            notes=notes,
+            request=request,
+            placed=placed,
+            lineage=lineage,
+        )

@@ -61,7 +61,7 @@ async def test_a_call_is_answered_and_recorded(stack: Stack, wire: Wire, stream:
         "shell",
     )
     assert (record.dialect, record.model_requested, record.is_stream) == (Dialect(wire.name), "policy", stream)
-    assert (record.lineage, record.lineage_reason, record.prefix_len) == (LineageStatus.ROOT, "no lineage", 0)
+    assert (record.lineage, record.lineage_reason, record.prefix_len) == (LineageStatus.ROOT, "session_start", 0)
     assert record.version_spans == [VersionSpan(version="v1", start=0, end=len(sampled))]
     assert record.prompt_echo == "exact"
     assert record.messages[-1] == {"role": "user", "content": "Hi"}
