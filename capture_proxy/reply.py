@@ -118,6 +118,9 @@ class ChatRequest:
     continues: str = ""
     """The completion whose conversation (its messages and its reply) stands before `messages`, where the API lets a client send
     only what is new (`previous_response_id`)."""
+    recalls: tuple[str, ...] = ()
+    """Per message the id of an item that stands for it: the answer of the completion in `turn_ids`, which the client only names; ""
+    for a message that is there. () when there is none at all."""
     has_instructions: bool = False
     """`messages[0]` is this request's own instructions: a request that continues it brings its own, or has none."""
     top_logprobs: int | None = None

@@ -45,6 +45,8 @@ class Render(RequestStep):
         assert lease is not None
         assert route is not None
         if route.operation == "count_tokens":
+            if request.continues or request.recalls:
+                request = made_whole(request, await self.recorder.lineages.ready(lease))
             ids = await asyncio.to_thread(
                 self._renderer.render, request.messages, request.tools, request.template_kwargs
             )

@@ -72,6 +72,11 @@ async def test_tokens_are_counted_without_a_call(stack: Stack) -> None:
     assert status == 200
     assert (body["object"], body["input_tokens"] > 2) == ("response.input_tokens", True)
     assert not stack.engine.requests
+    _, first = await post(stack, WIRE.request("Hi"))
+    _, more = await post(
+        stack, {"model": "m", "previous_response_id": first["id"], "input": "Hi"}, "/v1/responses/input_tokens"
+    )
+    assert more["input_tokens"] > body["input_tokens"] + len("Hello there.")
 
 
 async def test_b56_a_freeform_call_through_the_proxy(stack: Stack) -> None:
@@ -224,6 +229,28 @@ async def test_t59_stateful_and_stateless_prompts_are_equal(make_stack: Callable
     stateful, stateless = prompts(stack)[1::2]
     assert stateful == stateless
     assert stateful[: len(prompts(stack)[0])] == prompts(stack)[0]
+
+
+@pytest.mark.usefixtures("sampled_stays")
+async def test_b55_items_that_are_only_named(stack: Stack) -> None:
+    """A client that believes in stored items names them: within the session they are the sampled answer, elsewhere an error."""
+    stack.engine.script = lambda _prompt, _request: BOTH
+    _, first = await post(stack, WIRE.request("go") | TOOLS)
+    user = {"role": "user", "content": "go"}
+    named = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+    calls = [item["call_id"] for item in first["output"] if item["type"] == "function_call"]
+    results = [{"type": "function_call_output", "call_id": call_id, "output": "r"} for call_id in calls]
+    status, _ = await post(stack, WIRE.request(input=[user, *named, *results]) | TOOLS)
+    assert status == 200
+    whole, _ = await post(stack, WIRE.request(input=[user, *first["output"], *results]) | TOOLS)
+    assert whole == 200
+    _, by_name, by_item = prompts(stack)
+    assert by_name == by_item
+    assert by_name[: len(prompts(stack)[0])] == prompts(stack)[0]
+    unknown = {"type": "item_reference", "id": f"msg_{'0' * 32}_0"}
+    status, body = await post(stack, WIRE.request(input=[user, unknown]))
+    assert (status, body["error"]["code"]) == (400, "item_not_found")
+    assert unknown["id"] in body["error"]["message"]
 
 
 @pytest.mark.usefixtures("sampled_stays")

@@ -73,12 +73,7 @@ def _read_item(item: dict[str, Any], where: str, conversation: Conversation, too
     elif kind in _COMPACTIONS:
         notes.add(f"dropped: {kind} of another server")
     elif kind == "item_reference":
-        raise ProxyError(
-            "bad_request",
-            f"{where}: no item {str(item.get('id'))[:80]!r} is stored here: send the item itself, with store=false",
-            param=where,
-            code="item_not_found",
-        )
+        _read_reference(item, where, conversation)
     elif kind == "compaction_trigger":
         raise ProxyError("bad_request", f"{where}: this server doesn't compact: summarise in the client", param=where)
     elif "role" in item and "content" in item:
@@ -136,6 +131,20 @@ def _read_call(kind: str, item: dict[str, Any], conversation: Conversation, tool
     }
     completion_id = completion_of_tool_call(call_id) or completion_of_item(item.get("id"))
     conversation.turn(completion_id).calls.append({"id": call_id, "type": "function", "function": function})
+
+
+def _read_reference(item: dict[str, Any], where: str, conversation: Conversation) -> None:
+    """An item of ours that the client names instead of sending it: the session's earlier calls have it, or nobody."""
+    name = str(item.get("id"))[:80]
+    completion_id = completion_of_item(name)
+    if completion_id is None:
+        raise ProxyError(
+            "bad_request",
+            f"{where}: no item {name!r} is stored here: send the item itself, with store=false",
+            param=where,
+            code="item_not_found",
+        )
+    conversation.turn(completion_id).recalled = name
 
 
 def _call_id(item: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from capture_proxy.dialects.openai_responses.form import AnswerForm
 from capture_proxy.dialects.openai_responses.ids import completion_of_response
 from capture_proxy.dialects.openai_responses.items import added_tools, read_items
 from capture_proxy.dialects.openai_responses.tools import ToolBox, echoed, read_choice
+from capture_proxy.dialects.openai_responses.turns import take_recalls
 from capture_proxy.dialects.pairing import pair_tools
 from capture_proxy.reply import ChatRequest, Json, ProxyError
 from capture_proxy.turn_ids import take_turn_ids
@@ -98,7 +99,8 @@ def parse_request(path: str, headers: Mapping[str, str], body: bytes) -> ChatReq
     messages = instructions + read_items(items, tools, notes)
     if not messages and not continues:
         raise ProxyError("bad_request", "input: at least one item is required", param="input")
-    if not continues:  # else the calls that the results belong to aren't here yet
+    recalls = take_recalls(messages)
+    if not continues and not any(recalls):  # else calls that the results belong to aren't here yet
         messages = pair_tools(messages, notes)
     turn_ids = take_turn_ids(messages)
     return ChatRequest(
@@ -117,6 +119,7 @@ def parse_request(path: str, headers: Mapping[str, str], body: bytes) -> ChatReq
         turn_ids=turn_ids if any(turn_ids) else (),
         top_logprobs=_read_logprobs(value),
         continues=continues,
+        recalls=recalls if any(recalls) else (),
         has_instructions=bool(instructions),
         echo=_form(value, tools).to_json(),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from capture_proxy.dialects.body import Notes
 from capture_proxy.dialects.content import SEPARATOR, merge_content
 from capture_proxy.reply import Json
 from capture_proxy.turn_ids import TURN_KEY
+
+RECALL_KEY: Final = "recalled"
+"""Marks a message of which the client sends only the id of an item."""
 
 Message = dict[str, Json]
 Content = str | list[dict[str, Json]]
@@ -22,11 +25,13 @@ class Turn:
     content: Content = ""
     thinking: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
+    recalled: str = ""
+    """The id by which the client names an item of this turn instead of sending it."""
 
     @property
     def has_answer(self) -> bool:
         """Whether anything but thinking was said."""
-        return bool(self.content or self.calls)
+        return bool(self.content or self.calls or self.recalled)
 
     def message(self) -> Message:
         """The turn as it stands in the conversation."""
@@ -37,6 +42,8 @@ class Turn:
             message["tool_calls"] = self.calls
         if self.completion_id:
             message[TURN_KEY] = self.completion_id
+        if self.recalled:
+            message[RECALL_KEY] = self.recalled
         return message
 
 
@@ -96,3 +103,8 @@ class Conversation:
             else:
                 notes.add("dropped: assistant turn without an answer")
         return messages
+
+
+def take_recalls(messages: list[Message]) -> tuple[str, ...]:
+    """Removes the marks of recalled turns: one item id per message, "" where there is none."""
+    return tuple(str(message.pop(RECALL_KEY, "")) for message in messages)

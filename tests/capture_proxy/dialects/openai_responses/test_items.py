@@ -118,6 +118,22 @@ def test_b55_a_reference_to_what_is_not_stored(reference: dict[str, Any]) -> Non
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, "input.1", "item_not_found")
 
 
+def test_a_reference_to_an_item_of_ours_waits_for_its_session() -> None:
+    """References to items of one answer are that answer, once; its calls and their results are paired when it is there."""
+    names = [item_id(prefix, COMPLETION, index) for index, prefix in enumerate(("rs", "msg", "fc"))]
+    request = parse(
+        input=[
+            {"role": "user", "content": "x"},
+            *({"type": "item_reference", "id": name} for name in names),
+            output(tool_call_id(COMPLETION, 0)),
+        ]
+    )
+    assert [m["role"] for m in request.messages] == ["user", "assistant", "tool"]
+    assert request.recalls == ("", names[2], "")
+    assert request.turn_ids == ("", COMPLETION, "")
+    assert request.notes == ()
+
+
 def test_roles_stay_in_place() -> None:
     """System and developer messages are system messages where they stand; instructions come first."""
     request = parse(
