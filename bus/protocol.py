@@ -16,6 +16,25 @@ Handler = Callable[[Delivery], Awaitable[None]]
 Headers = Sequence[tuple[str, bytes]]
 
 
+class LogReader(Protocol):
+    """What can be read from its beginning to its end: the log, or an archive of it."""
+
+    async def end_offsets(self, topic: str) -> dict[int, int]:
+        """The offset behind the last record of each partition."""
+        ...
+
+    def tail(
+        self,
+        topics: Sequence[str],
+        *,
+        start: Start = "earliest",
+        partitions: Sequence[int] | None = None,
+        until_end: bool = False,
+    ) -> AsyncGenerator[Delivery, None]:
+        """See `EventLog.tail`."""
+        ...
+
+
 class EventLog(Protocol):
     """The log alone: publish, and read along. What a part needs that joins no consumer group."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from bus import Delivery, Start, is_retriable
+from bus.protocol import LogReader
 from schemas.records import (
     CompletionDelivery,
     CompletionRecord,
@@ -37,25 +38,6 @@ CAPTURE: Final = "capture.completions"
 SESSIONS: Final = "rollout.sessions"
 CHECKPOINT_RECORDS: Final = 10_000
 """Records between two checkpoints: a stopped replay reads about that many again, and what is still open."""
-
-
-class Log(Protocol):
-    """What a replay reads: Kafka's log or an archive of it."""
-
-    async def end_offsets(self, topic: str) -> dict[int, int]:
-        """The offset behind the last record of each partition."""
-        ...
-
-    def tail(
-        self,
-        topics: Sequence[str],
-        *,
-        start: Start = "earliest",
-        partitions: Sequence[int] | None = None,
-        until_end: bool = False,
-    ) -> AsyncGenerator[Delivery, None]:
-        """The records of some topics in the order of their partitions."""
-        ...
 
 
 class Output(Protocol):
@@ -116,7 +98,7 @@ class Progress:
 
 
 async def replay(
-    log: Log,
+    log: LogReader,
     wanted: Wanted,
     output: Output,
     *,
@@ -144,7 +126,9 @@ async def replay(
 class _Partition:
     """The replay of one partition: the facts of its sessions first, then its calls as they came."""
 
-    def __init__(self, log: Log, wanted: Wanted, output: Output, progress: Progress, saved: dict[str, Any]) -> None:
+    def __init__(
+        self, log: LogReader, wanted: Wanted, output: Output, progress: Progress, saved: dict[str, Any]
+    ) -> None:
         self._log = log
         self._wanted = wanted
         self._output = output

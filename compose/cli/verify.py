@@ -1,0 +1,126 @@
+"""`polynya verify`: whether recorded log-probabilities are those of the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from bus.protocol import LogReader
+from compose.cli.connect import open_bus
+from compose.cli.console import async_command, err, is_live, out, print_json
+from compose.cli.status import resolve_session
+from compose.errors import CommandError, usage
+from compose.settings import load
+
+SHOWN = 20
+"""Tokens that are named one by one; the JSON document names all."""
+
+
+@asynccontextmanager
+async def open_log(archive: Path | None) -> AsyncIterator[LogReader]:
+    """The running stack's log, or an archive of one."""
+    if archive is not None:
+        from bus.archive import ArchiveLog
+
+        yield ArchiveLog(archive)
+        return
+    async with open_bus(load()) as bus:
+        yield bus
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("verify")(verify)
+
+
+@async_command
+async def verify(
+    target: Annotated[str, typer.Argument(help="a session's id (or its start), or a topic: trajectory.built, …")],
+    *,
+    model: Annotated[Path, typer.Option(help="the Hugging Face directory of the weights that sampled")],
+    version: Annotated[
+        str | None, typer.Option(help="the weight version that MODEL is (default: the only one)")
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="1e-4 for a float32 engine, 1e-2 for bf16")] = 1e-4,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 … (default: float32 on cpu, else the model's)")] = "",
+    archive: Annotated[Path | None, typer.Option(help="read this archive instead of Kafka")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Recompute the log-probability of every trained token; exits 1 when one differs by more than the tolerance."""
+    from compose.cpu_engine.model import ModelError
+    from compose.verify import Report
+    from compose.verify.check import verify as check
+    from compose.verify.gather import find, trajectories
+    from compose.verify.scorer import Scorer
+
+    if tolerance < 0:
+        raise usage(f"--tolerance {tolerance} must not be less than 0")
+    is_topic = target.startswith("trajectory.")
+    async with open_log(archive) as log:
+        session = None if is_topic else target if archive else await resolve_session(log, target)  # type: ignore[arg-type]
+        topic = target if is_topic else "trajectory.built"
+        found = await find(log, topic, session)
+        if not found.places:
+            raise CommandError(f"no trajectory of {target} on {topic}", hint="polynya status")
+        chosen = _version(version, found.versions)
+        try:
+            scorer = await asyncio.to_thread(Scorer, model, device=device, dtype=dtype)
+        except ModelError as exc:
+            raise usage(str(exc), hint="polynya verify … --model DIRECTORY") from exc
+        report = Report()
+        found_trajectories: AsyncGenerator[Any, None] = trajectories(log, topic, found)
+        async for one in found_trajectories:
+            part = await asyncio.to_thread(check, [one], found.sampling, scorer, version=chosen, tolerance=tolerance)
+            report.add(part)
+            if is_live():
+                err.print(
+                    f"{report.trajectories} of {len(found.places)} trajectories, {report.checked} tokens", end="\r"
+                )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report, tolerance)
+    if report.deviations:
+        raise CommandError(f"{len(report.deviations)} of {report.checked} tokens are off by more than {tolerance:g}")
+    if not report.checked:
+        raise CommandError("no token could be checked", hint="see the reasons above")
+
+
+def _version(asked: str | None, versions: set[str]) -> str:
+    if asked is not None:
+        return asked
+    if len(versions) != 1:
+        named = ", ".join(sorted(repr(v) for v in versions)) or "none"
+        raise usage(
+            f"the trained tokens are of {len(versions)} weight versions ({named}), and a model directory is one",
+            hint="--version V: tokens of other versions are reported as not checked",
+        )
+    return next(iter(versions))
+
+
+def _show(report: Any, tolerance: float) -> None:
+    table = Table("version", "tokens checked", "largest difference", "mean difference")
+    for name, summary in report.versions.items():
+        table.add_row(name or "(unnamed)", f"{summary.checked:,}", f"{summary.largest:.2e}", f"{summary.mean:.2e}")
+    out.print(table)
+    for (name, reason), tokens in sorted(report.unchecked.items()):
+        out.print(f"not checked: {tokens:,} tokens of version {name or '(unnamed)'}: {reason}", markup=False)
+    for one in report.deviations[:SHOWN]:
+        span = one.span
+        out.print(
+            f"off by {abs(one.computed - one.recorded):.2e}: session {span.session_id} trace {span.trace} call "
+            f"{span.completion_id} span [{span.start}, {span.end}) token {one.at} (id {one.token_id}): recorded "
+            f"{one.recorded:.6f}, computed {one.computed:.6f}",
+            markup=False,
+        )
+    if len(report.deviations) > SHOWN:
+        out.print(f"… and {len(report.deviations) - SHOWN} more (--json names all)")
+    if report.checked and not report.deviations:
+        out.print(f"{report.checked:,} trained tokens of {report.trajectories} trajectories are within {tolerance:g}")
