@@ -135,7 +135,8 @@ class Responses:
         return {"authorization": f"Bearer {secret}"}
 
     def read_whole(self, body: Any) -> Said:
-        text = "".join(p["text"] for item in body["output"] for p in item.get("content") or [] if "text" in p)
+        messages = [item for item in body["output"] if item["type"] == "message"]
+        text = "".join(part["text"] for item in messages for part in item["content"] if "text" in part)
         calls = [
             (item["name"], json.loads(item["arguments"])) for item in body["output"] if item["type"] == "function_call"
         ]

@@ -1,0 +1,1 @@
+"""Hard cases from the field, by number: inputs that broke other gateways, and what is right."""
