@@ -235,8 +235,12 @@ class World:
         """The call's end: finished, failed with an error, or aborted."""
         call.output_ids, call.logprobs = list(output), [-1.0] * len(output)
         call.finish = EngineFinish(reason=finish, matched=stop or None, prompt_ids=call.prompt.ids)  # type: ignore[arg-type]
-        if parsed is None and isinstance(self.renderer, ToyRenderer):
-            parsed = self.renderer.parse(output, stop)
+        if parsed is None:
+            parsed = (
+                self.renderer.parse(output, stop)
+                if isinstance(self.renderer, ToyRenderer)
+                else self._parse(call, finish)
+            )
         call.parsed = parsed
         if error is not None:
             record = records.failed(call, error, at=2000, now_s=2.0)
@@ -267,6 +271,11 @@ class World:
             call=call,
             messages=call.request.messages,
         )
+
+    def _parse(self, call: Call, finish: str) -> ParsedReply:
+        parser = self.renderer.parser(call.prompt.ids, is_parsing_tools=True, tools=call.request.tools)
+        parser.feed(call.output_ids)
+        return parser.finish(is_cut=finish == "length")[1]
 
     def ask(self, messages: list[dict[str, Any]], output: list[int], **options: Any) -> Asked:
         """A whole call. Options of `end`; all others belong to the request."""
