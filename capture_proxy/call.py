@@ -55,6 +55,8 @@ class Call:
     engine_kind: str = ""
     engine_url: str = ""
     logprobs_mode: str = ""
+    is_text_in: bool = False
+    """The engine renders and parses by itself; `prompt.ids` are its own, once it told them."""
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[Alternatives] = field(default_factory=list)

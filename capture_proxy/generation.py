@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import structlog
 
 from capture_proxy import outcome
 from capture_proxy.call import Call
 from capture_proxy.engine_pool import EnginePool
-from capture_proxy.engines.base import EngineChunk, GenerateRequest
+from capture_proxy.engines.base import EngineChunk, EngineFinish, GenerateRequest
 from capture_proxy.recorder import Recorder
+from capture_proxy.rendering.base import ParsedReply
 from capture_proxy.reply import Failed, Finished, ProxyError, ReasoningDelta, ReplyEvent, TextDelta
+from capture_proxy.text_in import TextReader, chat_prompt, note_prompt, stand_alone
 
 log = structlog.get_logger(__name__)
+
+
+class TokenReader:
+    """A token-in engine's chunks, read by the model's own parser."""
+
+    def __init__(self, call: Call) -> None:
+        self._parser = call.prompt.renderer.parser(
+            call.prompt.ids,
+            is_parsing_tools=call.request.is_parsing_tools,
+            tools=call.request.tools,
+            stop=call.prompt.sampling.get("stop") or (),
+        )
+
+    def feed(self, chunk: EngineChunk) -> list[ReasoningDelta | TextDelta]:
+        """What the new ids let through."""
+        return self._parser.feed(chunk.new_ids)
+
+    def finish(self, finish: EngineFinish) -> tuple[list[ReasoningDelta | TextDelta], ParsedReply]:
+        """The rest, and the parsed whole."""
+        return self._parser.finish(is_cut=finish.reason == "length")
 
 
 class Generation:
@@ -102,12 +125,13 @@ class Generation:
         chosen = await engines.choose(call.lease.spec.policy_id, call.session_id)
         engine, call.logprobs_mode = chosen.engine, chosen.logprobs_mode
         call.engine_kind, call.engine_url = engine.kind, engine.url
-        parser = call.prompt.renderer.parser(
-            call.prompt.ids,
-            is_parsing_tools=call.request.is_parsing_tools,
-            tools=call.request.tools,
-            stop=call.prompt.sampling.get("stop") or (),
-        )
+        self._leave_out(engine.untold(call.prompt.sampling))
+        chat = None
+        if engine.is_text_in:
+            call.is_text_in = True
+            chat = chat_prompt(call, context_length=chosen.info.context_length if chosen.info is not None else None)
+            stand_alone(call)
+        reader: TextReader | TokenReader = TextReader(call) if engine.is_text_in else TokenReader(call)
         request = GenerateRequest(
             rid=call.completion_id,
             session_id=call.session_id,
@@ -115,29 +139,40 @@ class Generation:
             sampling=call.prompt.sampling,
             timeout_s=self._timeout_s,
             top_logprobs=call.request.top_logprobs or 0,
+            chat=chat,
         )
         async with engine.generate(request) as stream:
             call.accepted_s = time.monotonic()
             self.settled.set()
             async for chunk in stream:
                 self._collect(chunk)
-                self._show(parser.feed(chunk.new_ids))
+                self._show(reader.feed(chunk))
         if call.finish is None:
             raise ProxyError("engine_error", "the engine's answer ended without a finish")
-        deltas, call.parsed = parser.finish(is_cut=call.finish.reason == "length")
+        deltas, call.parsed = reader.finish(call.finish)
         self._show(deltas)
         if call.finish.reason == "abort":
             raise ProxyError(
                 "engine_error", f"the engine aborted the request: {call.finish.message or 'no reason given'}"
             )
 
+    def _leave_out(self, names: list[str]) -> None:
+        """The record holds what the engine really samples with."""
+        if names:
+            prompt = self.call.prompt
+            sampling = {name: value for name, value in prompt.sampling.items() if name not in names}
+            notes = (*prompt.notes, *(f"{name}: this engine can't be told" for name in names))
+            self.call.prompt = replace(prompt, sampling=sampling, notes=notes)
+
     def _collect(self, chunk: EngineChunk) -> None:
         call = self.call
-        if chunk.new_ids and not call.first_token_s:
+        if (chunk.new_ids or chunk.text or chunk.reasoning) and not call.first_token_s:
             call.first_token_s = time.monotonic()
         call.output_ids += chunk.new_ids
         call.logprobs += chunk.new_logprobs
         call.top_logprobs += chunk.new_top
+        if call.is_text_in:
+            note_prompt(call, chunk.prompt_ids)
         if chunk.finish is not None:
             call.finish = chunk.finish
 

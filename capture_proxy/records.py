@@ -8,6 +8,7 @@ from typing import Any, Final
 from capture_proxy import logprobs, outcome
 from capture_proxy.call import Call, Prompt
 from capture_proxy.dialects import DIALECTS
+from capture_proxy.engines.errors import EngineBusyError
 from capture_proxy.leases import Lease
 from capture_proxy.lineage.identity import canonical_json
 from capture_proxy.lineage.index import INSTRUCTIONS
@@ -28,6 +29,8 @@ from schemas.records import (
     VersionSpan,
 )
 
+BUSY: Final = "busy"
+"""Of a call that an engine refused for the moment: its weights were changing, or its queue was full."""
 NOT_PLACED: Final = "not_placed"
 """Of a call that ended before its prompt was made."""
 
@@ -95,14 +98,20 @@ def _elapsed_ms(call: Call, until_s: float) -> float:
     return max(0.0, (until_s - call.arrived_s) * 1000.0) if until_s else 0.0
 
 
+def prompt_echo(call: Call) -> str:
+    """How the engine's own prompt ids compare with those that were sent: exact, mismatch or absent; `engine`: only it has rendered."""
+    if call.finish is None:
+        return ""
+    ids = call.finish.prompt_ids
+    if call.is_text_in:
+        return "engine" if ids else "absent"
+    return "absent" if ids is None else "exact" if ids == call.prompt.ids else "mismatch"
+
+
 def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     """Everything that was captured, whatever the end was."""
     request, parsed, finish = call.request, call.parsed, call.finish
-    echo = ""
-    if finish is not None:
-        echo = (
-            "absent" if finish.prompt_ids is None else "exact" if finish.prompt_ids == call.prompt.ids else "mismatch"
-        )
+    echo = prompt_echo(call)
     notes: dict[str, Any] = {}
     if request.notes:
         notes["request"] = list(request.notes)
@@ -116,7 +125,9 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
         notes["response_format"] = request.response_format
     if request.has_instructions:
         notes[INSTRUCTIONS] = True
-    if call.prompt.placed is not None:
+    if call.is_text_in:
+        notes["rendered_by"] = "engine"
+    elif call.prompt.placed is not None:
         notes["history"] = call.prompt.placed.history
     return replace(
         call.stub,
@@ -206,7 +217,13 @@ def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     """The record of a call that the engine finished."""
     record = _captured(call, at=at, now_s=now_s)
     reason = logprobs.why_untrainable(
-        call.output_ids, call.logprobs, record.prompt_echo, vocab_size=call.prompt.renderer.vocab_size
+        call.output_ids,
+        call.logprobs,
+        record.prompt_echo,
+        vocab_size=call.prompt.renderer.vocab_size,
+        fault=call.finish.fault if call.finish is not None else "",
+        has_prompt=bool(call.prompt.ids),
+        has_reply=bool(record.text or record.reasoning or record.tool_calls),
     )
     return replace(
         record,
@@ -219,12 +236,17 @@ def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
 
 def failed(call: Call, error: ProxyError, *, at: int, now_s: float) -> CompletionRecord:
     """The record of a call that ended with an error."""
+    is_busy = isinstance(error, EngineBusyError)
+    is_aborted = call.finish is not None and call.finish.reason == "abort"
     seen = 200 if call.is_stream_begun else DIALECTS[call.request.dialect].encode_error(error)[0]
     return replace(
         _captured(call, at=at, now_s=now_s),
-        state=CompletionState.FAILED,
-        untrainable_reason="failed",
-        error=CallError(kind=error.kind, status=seen, boundary=Boundary.PROVIDER, message=error.message),
+        state=CompletionState.ABORTED if is_aborted else CompletionState.FAILED,
+        finish_reason="abort" if is_aborted else "",
+        untrainable_reason="aborted" if is_aborted else BUSY if is_busy else "failed",
+        error=CallError(
+            kind=BUSY if is_busy else error.kind, status=seen, boundary=Boundary.PROVIDER, message=error.message
+        ),
     )
 
 

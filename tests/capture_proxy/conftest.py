@@ -44,14 +44,18 @@ class Stack:
         self.fsync(fd)
 
     async def start(self) -> CaptureProxy:
-        settings = ProxySettings(
-            proxy_id="proxy-a",
-            spool_dir=self.root / "spool",
-            model_dir=self.root,
-            engines=(EngineSettings(url=self.engine.url),),
-            admin_key=ADMIN_KEY,
-            **{"seal_drain_s": 2.0, "seal_delivery_s": 2.0, "stop_relay_s": 2.0, "adopt_every_s": 0.1, **self.options},
-        )
+        defaults: dict[str, Any] = {
+            "proxy_id": "proxy-a",
+            "spool_dir": self.root / "spool",
+            "model_dir": self.root,
+            "engines": (EngineSettings(url=self.engine.url),),
+            "admin_key": ADMIN_KEY,
+            "seal_drain_s": 2.0,
+            "seal_delivery_s": 2.0,
+            "stop_relay_s": 2.0,
+            "adopt_every_s": 0.1,
+        }
+        settings = ProxySettings(**{**defaults, **self.options})
         self.proxy = CaptureProxy(settings, self.bus, CharRenderer(), fsync=self._fsync)
         await self.proxy.start()
         return self.proxy

@@ -106,6 +106,8 @@ class FakeEngine:
         self.with_logprobs = True
         self.logprob: float | None = -0.5
         self.finish: dict[str, Any] | None = None
+        self.last_meta: dict[str, Any] = {}
+        """Laid over what the last event says of itself; None takes a field out."""
         self.reached = asyncio.Event()
         self.context_length = 100_000
         self.tokenizer: Callable[[str], list[int]] | None = CharRenderer().encode
@@ -137,7 +139,10 @@ class FakeEngine:
     async def _tokenize(self, request: web.Request) -> web.Response:
         if self.tokenizer is None:
             return web.json_response({"error": {"message": "no such endpoint"}}, status=404)
-        return web.json_response({"tokens": self.tokenizer((await request.json())["prompt"])})
+        body = await request.json()
+        if "messages" in body:
+            return web.json_response({"tokens": CharRenderer().render(body["messages"], [], {})})
+        return web.json_response({"tokens": self.tokenizer(body["prompt"])})
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "fake", "max_model_len": self.context_length}]})
@@ -204,6 +209,7 @@ class FakeEngine:
             if at == len(ids):
                 meta["finish_reason"] = reason
                 meta["weight_versions"] = [{"version": "v1", "start": 0, "end": at}]
+                meta |= self.last_meta
                 event["prompt_token_ids"] = body["input_ids"] if self.echo is None else self.echo
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
