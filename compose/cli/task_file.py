@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import uuid
@@ -28,13 +29,23 @@ def read_tasks(source: str) -> list[TaskSpec]:
     except (OSError, UnicodeDecodeError) as exc:
         raise usage(f"can't read the task file {name}: {exc}", hint="polynya submit FILE.yaml") from exc
     try:
-        documents = [d for d in yaml.safe_load_all(text) if d is not None]
+        documents = _documents(text)
     except yaml.YAMLError as exc:
         raise usage(f"{name} is neither YAML nor JSON: {' '.join(str(exc).split())}") from exc
     entries: list[Any] = [e for d in documents for e in (d if isinstance(d, list) else [d])]
     if not entries:
         raise usage(f"{name} holds no task", hint="a task needs at least 'instruction' and 'harness'")
     return [_validate(entry, name, i if len(entries) > 1 else None) for i, entry in enumerate(entries)]
+
+
+def _documents(text: str) -> list[Any]:
+    """The documents of a YAML text; JSON is read as JSON, whose escapes beyond the basic plane mean something else in YAML."""
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            return [json.loads(text)]
+        except json.JSONDecodeError:
+            pass  # YAML's flow style looks the same from outside
+    return [d for d in yaml.safe_load_all(text) if d is not None]
 
 
 def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def test_several_documents_are_several_tasks(tmp_path: Path) -> None:
     path = tmp_path / "tasks.yaml"
     path.write_text(GOOD + "---\n- " + GOOD.replace("\n", "\n  ").rstrip() + "\n")
     assert len(read_tasks(str(path))) == 2
+
+
+def test_json_is_read_as_json(tmp_path: Path) -> None:
+    """A JSON file's escapes mean what they mean in JSON: two halves of one character are one."""
+    path = tmp_path / "tasks.json"
+    path.write_text(json.dumps([{"instruction": "Write 🧊.", "harness": {"name": "pi"}}]))
+    assert read_tasks(str(path))[0].instruction == "Write 🧊."
+    path.write_text("{instruction: flow style, harness: {name: pi}}")
+    assert read_tasks(str(path))[0].instruction == "flow style"
 
 
 def test_a_request_carries_the_whole_spec_and_its_id(tmp_path: Path) -> None:
