@@ -205,6 +205,8 @@ class FakeEngine:
             }
             if self.with_logprobs:
                 meta["output_token_logprobs"] = [[self.logprob, token, None]]
+            if count := body.get("top_logprobs_num"):
+                meta["output_top_logprobs"] = [[[-0.5 - n, token + n, None] for n in range(count)]]
             event: dict[str, Any] = {"text": "", "output_ids": [token], "meta_info": meta}
             if at == len(ids):
                 meta["finish_reason"] = reason
