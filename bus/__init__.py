@@ -28,6 +28,7 @@ from bus.kafka import KafkaBus, connect
 from bus.lane import Lane, LaneHealth
 from bus.protocol import Bus, EventLog, Handler
 from bus.reader import Reader
+from bus.sessions import SessionCall, read_session, since_opening
 from bus.settings import BusSettings
 
 __all__ = [
@@ -53,10 +54,13 @@ __all__ = [
     "Problem",
     "Reader",
     "RecordTooLargeError",
+    "SessionCall",
     "Start",
     "TopicMissingError",
     "TopicsRefusedError",
     "connect",
     "dead_letter_name",
     "is_retriable",
+    "read_session",
+    "since_opening",
 ]

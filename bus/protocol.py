@@ -74,6 +74,10 @@ class EventLog(Protocol):
         """
         ...
 
+    async def partition_for(self, topic: str, key: bytes | str) -> int:
+        """The partition to which records with this key go."""
+        ...
+
 
 class Bus(EventLog, Protocol):
     """Publish, consume in a group, or read along. Topics are named as in the catalogue, without the prefix."""
@@ -114,8 +118,4 @@ class Bus(EventLog, Protocol):
 
     async def end_offsets(self, topic: str) -> dict[int, int]:
         """The offset of the next record of each partition."""
-        ...
-
-    async def partition_for(self, topic: str, key: bytes | str) -> int:
-        """The partition to which records with this key go."""
         ...
