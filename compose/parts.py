@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable
@@ -57,7 +58,39 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
+async def _sglang(settings: StackSettings) -> None:
+    from compose.sglang import SglangServer, ensure_environment, find_device
+
+    def report(line: str) -> None:
+        sys.stderr.write(line + "\n")
+
+    device = find_device()
+    python = await asyncio.to_thread(ensure_environment, device, report)
+    stop = _stop_on_signals()
+    server = SglangServer(
+        python,
+        model=Path(settings.model),
+        device=device,
+        host=settings.host,
+        port=settings.engine_port,
+        name=settings.policy_id,
+        extra=shlex.split(settings.engine_options),
+        report=report,
+    )
+    async with server:
+        say_ready(settings, "engine", {"url": server.url, "model": settings.model})
+        ended, stopping = asyncio.create_task(server.wait()), asyncio.create_task(stop.wait())
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not stop.is_set():
+            raise RuntimeError(f"SGLang ended by itself ({ended.result()}): its output is above")
+        ended.cancel()
+
+
 async def _engine(settings: StackSettings) -> None:
+    if settings.engine == "sglang":
+        await _sglang(settings)
+        return
     from compose.cpu_engine.server import serving
     from compose.cpu_engine.service import Engine
     from compose.cpu_engine.settings import EngineSettings
@@ -127,7 +160,7 @@ async def _proxy(settings: StackSettings) -> None:
             spool_dir=settings.state_dir / "spool",
             model_dir=Path(settings.model),
             model_names=(settings.policy_id,),
-            engines=(EngineSettings(url=settings.engine),),
+            engines=(EngineSettings(url=settings.engine, kind=settings.engine_kind),),
             admin_key=admin_key(settings),
             host=settings.host,
             port=settings.proxy_port,
@@ -161,14 +194,25 @@ async def _worker(settings: StackSettings) -> None:
     )
 
 
+async def _archive(settings: StackSettings) -> None:
+    from bus import connect
+    from bus.archive import archive
+
+    stop = _stop_on_signals()
+    async with connect(bus_for(settings, "archive")) as bus:
+        say_ready(settings, "archive", {"directory": str(settings.archives)})
+        await archive(bus, settings.archives, stop=stop)
+
+
 PARTS: dict[str, PartKind] = {
-    "engine": PartKind(_engine, stop_within_s=10),
+    "engine": PartKind(_engine, stop_within_s=40),
     "proxy": PartKind(_proxy, stop_within_s=30),
     "assembler": PartKind(_processors("assembler", part="assembler")),
     "joiner": PartKind(_processors("joiner", part="joiner")),
     "orchestrator": PartKind(_processors("orchestrator", part="orchestrator")),
     "processors": PartKind(_processors("orchestrator", "assembler", "joiner", part="processors")),
     "worker": PartKind(_worker, stop_within_s=30),
+    "archive": PartKind(_archive, stop_within_s=30),
 }
 
 

@@ -36,9 +36,16 @@ class StackSettings(BaseSettings):
     topic_prefix: str = ""
     partitions: int = Field(default=8, ge=1)
     blob_url: str = ""
+    archive_dir: Path | None = Field(
+        default=None, description="where `run archive` writes; empty: in the state directory"
+    )
     kafka_port: int = Field(default=0, ge=0, le=65535)
 
-    engine: str = Field(default="cpu", description="cpu, an engine's URL, or scripted:MODULE:FUNCTION")
+    engine: str = Field(default="cpu", description="cpu, sglang, an engine's URL, or scripted:MODULE:FUNCTION")
+    engine_kind: str = Field(
+        default="sglang", description="what an engine's URL speaks: sglang, vllm, vllm_chat, openai or cpu"
+    )
+    engine_options: str = Field(default="", description="options for the SGLang that `up` starts")
     model: str = Field(default="", description="a Hugging Face directory; empty: the built-in tiny model")
     engine_port: int = Field(default=0, ge=0, le=65535)
     token_delay_ms: float = Field(default=0.0, ge=0)
@@ -82,6 +89,11 @@ class StackSettings(BaseSettings):
     def blobs(self) -> str:
         """Where claim-checked values go."""
         return self.blob_url or f"file://{self.state_dir / 'blobs'}"
+
+    @property
+    def archives(self) -> Path:
+        """Where the log is archived."""
+        return self.archive_dir or self.state_dir / "archive"
 
     def as_env(self) -> dict[str, str]:
         """The settings as the environment of a child process, so that it builds the same object."""

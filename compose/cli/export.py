@@ -1,7 +1,8 @@
-"""`polynya export`: trajectories into files."""
+"""`polynya export`: trajectories and calls into files."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,10 @@ import typer
 
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out, print_json
+from compose.cli.log_source import open_log, point_in_time
 from compose.settings import load
 
-app = typer.Typer(help="Exports of trajectories.", no_args_is_help=True)
+app = typer.Typer(help="Exports of trajectories and of captured calls.", no_args_is_help=True)
 
 
 @app.command("parquet")
@@ -32,3 +34,37 @@ async def parquet(
         print_json({"file": str(file), "rows": report.rows, "sessions": report.sessions})
     else:
         out.print(f"{file}: {report.rows} traces of {report.sessions} sessions")
+
+
+@app.command("completions")
+@async_command
+async def completions(
+    file: Annotated[Path, typer.Argument(help="the Parquet file to write")],
+    *,
+    from_time: Annotated[
+        str | None, typer.Option("--from", help="records from then on: ISO 8601, 2h, epoch ms")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="only this policy's calls")] = None,
+    session: Annotated[str | None, typer.Option(help="only this session, by its whole id")] = None,
+    archive: Annotated[Path | None, typer.Option(help="read this archive instead of Kafka")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """One row per captured call, with its whole prompt and messages."""
+    from trainer_sink.export.completions import export_completions
+
+    since = point_in_time("--from", from_time)
+    async with open_log(archive) as log:
+        report = await export_completions(
+            log, file, start="earliest" if since is None else since, policy_id=policy, session_id=session
+        )
+    if as_json:
+        print_json({"file": str(file), **dataclasses.asdict(report)})
+        return
+    out.print(
+        f"{file}: {report.rows} calls of {report.sessions} leases, {report.prompt_tokens} prompt tokens, "
+        f"{report.sampled_tokens} sampled"
+    )
+    for reason, n in sorted(report.unresolved.items()):
+        out.print(f"{n} calls without a prompt: {reason}")
+    if report.unreadable:
+        out.print(f"{report.unreadable} records can't be read")

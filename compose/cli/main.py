@@ -12,7 +12,7 @@ import structlog
 import typer
 from pydantic import ValidationError
 
-from compose.cli import control, demo, export, harness, running, session, status, submit, topics, verify
+from compose.cli import control, demo, engine, export, harness, replay, running, session, status, submit, topics, verify
 from compose.cli.console import die, err, out
 from compose.cli.errors import first_problem
 from compose.errors import CommandError, ExitCode, dependency_down, usage
@@ -31,9 +31,11 @@ status.register(app)
 control.register(app)
 demo.register(app)
 verify.register(app)
+replay.register(app)
 app.add_typer(session.app, name="session")
 app.add_typer(topics.app, name="topics")
 app.add_typer(export.app, name="export")
+app.add_typer(engine.app, name="engine")
 app.add_typer(harness.app, name="harness")
 
 

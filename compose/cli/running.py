@@ -20,6 +20,7 @@ from compose.settings import StackSettings, load
 from compose.supervisor import tail_of
 
 UP_WITHIN_S = 600.0
+SGLANG_UP_WITHIN_S = 5400.0  # the first time it is installed; a large model is read for minutes
 DOWN_WITHIN_S = 90.0
 
 
@@ -34,7 +35,13 @@ def register(app: typer.Typer) -> None:
 def up(
     *,
     engine: Annotated[
-        str | None, typer.Option(help="cpu, an engine's URL, or scripted:MODULE:FUNCTION (default: cpu)")
+        str | None, typer.Option(help="cpu, sglang, an engine's URL, or scripted:MODULE:FUNCTION (default: cpu)")
+    ] = None,
+    engine_url: Annotated[
+        str | None, typer.Option(help="an engine that runs already: the same as --engine URL")
+    ] = None,
+    engine_kind: Annotated[
+        str | None, typer.Option(help="what a URL speaks: sglang, vllm, vllm_chat, openai or cpu (default: sglang)")
     ] = None,
     model: Annotated[str | None, typer.Option(help="a Hugging Face model directory (default: a tiny one)")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="return once the stack is ready")] = False,
@@ -43,7 +50,17 @@ def up(
     run_slots: Annotated[int | None, typer.Option(min=1, help="sessions that run at once")] = None,
 ) -> None:
     """Start a local stack: Kafka, engine, proxy, processors, worker."""
-    settings = load(engine=engine, model=model, state_dir=state_dir, partitions=partitions, run_slots=run_slots)
+    if engine and engine_url:
+        raise usage("--engine and --engine-url name two engines", hint="polynya up --engine-url URL")
+    engine = engine_url or engine
+    settings = load(
+        engine=engine,
+        engine_kind=engine_kind,
+        model=model,
+        state_dir=state_dir,
+        partitions=partitions,
+        run_slots=run_slots,
+    )
     _check_engine(settings)
     if settings.model and not Path(settings.model).is_dir():
         raise usage(f"model {settings.model!r} is no directory", hint="polynya up --model DIRECTORY")
@@ -60,14 +77,21 @@ def up(
 
 
 def _check_engine(settings: StackSettings) -> None:
+    from compose.cli.engine import check_kind
+
     kind = settings.engine
+    check_kind(settings.engine_kind)
+    if kind == "sglang" and not settings.model:
+        raise usage("SGLang needs a model", hint="polynya up --engine sglang --model DIRECTORY")
     if (
-        kind == "cpu"
+        kind in ("cpu", "sglang")
         or kind.startswith(("http://", "https://"))
         or (kind.startswith("scripted:") and kind.count(":") == 2)
     ):
         return
-    raise usage(f"engine {kind!r} is none of cpu, URL, scripted:MODULE:FUNCTION", hint="polynya up --engine cpu")
+    raise usage(
+        f"engine {kind!r} is none of cpu, sglang, URL, scripted:MODULE:FUNCTION", hint="polynya up --engine cpu"
+    )
 
 
 async def _foreground(settings: StackSettings) -> None:
@@ -113,7 +137,8 @@ def start_detached(settings: StackSettings, *, report: object = None) -> StackIn
             env={**os.environ, **settings.as_env()},
             start_new_session=True,
         )
-    deadline, last = time.monotonic() + UP_WITHIN_S, ""
+    within_s = SGLANG_UP_WITHIN_S if settings.engine == "sglang" else UP_WITHIN_S
+    deadline, last = time.monotonic() + within_s, ""
     while time.monotonic() < deadline:
         info = load_info(settings) or StackInfo()
         if info.step and info.step != last:
@@ -127,7 +152,7 @@ def start_detached(settings: StackSettings, *, report: object = None) -> StackIn
             )
         time.sleep(0.1)
     process.terminate()
-    raise dependency_down(f"the stack wasn't up after {UP_WITHIN_S:.0f} s; see {log_path.parent}")
+    raise dependency_down(f"the stack wasn't up after {within_s:.0f} s; see {log_path.parent}")
 
 
 def down(*, state_dir: Annotated[Path | None, typer.Option(help="the stack's state directory")] = None) -> None:
@@ -156,7 +181,9 @@ def stop_detached(settings: StackSettings, info: StackInfo) -> None:
 
 @async_command
 async def run(
-    part: Annotated[str, typer.Argument(help="proxy, assembler, joiner, orchestrator, processors, worker or engine")],
+    part: Annotated[
+        str, typer.Argument(help="proxy, assembler, joiner, orchestrator, processors, worker, engine or archive")
+    ],
 ) -> None:
     """Run one part alone, in the foreground, against POLYNYA_BOOTSTRAP or the stack in the state directory."""
     from compose.parts import PARTS, run_part

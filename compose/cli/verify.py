@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from bus.protocol import LogReader
-from compose.cli.connect import open_bus
 from compose.cli.console import async_command, err, is_live, out, print_json
+from compose.cli.log_source import open_log
 from compose.cli.status import resolve_session
 from compose.errors import CommandError, usage
-from compose.settings import load
 
 SHOWN = 20
 """Tokens that are named one by one; the JSON document names all."""
-
-
-@asynccontextmanager
-async def open_log(archive: Path | None) -> AsyncIterator[LogReader]:
-    """The running stack's log, or an archive of one."""
-    if archive is not None:
-        from bus.archive import ArchiveLog
-
-        yield ArchiveLog(archive)
-        return
-    async with open_bus(load()) as bus:
-        yield bus
 
 
 def register(app: typer.Typer) -> None:

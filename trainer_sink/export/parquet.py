@@ -96,7 +96,7 @@ def _write(spool: ScoredSpool, path: Path) -> ExportReport:
                 writer.write_batch(batch(rows))
             report = tally.report()
             writer.add_key_value_metadata({METADATA_KEY: json_text.dump(asdict(report)).encode()})
-        _sync(part)
+        sync(part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class _Tally:
         return ExportReport(self._rows, self._sessions, len(self._groups), sum(empty.values()), empty, skipped)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """On the disk before the rename, so that a crash never leaves a torn file under the final name."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -177,7 +177,7 @@ class TestInMemory(Behaviours):
         def no_disk(_: Path) -> None:
             raise OSError("no space left on device")
 
-        monkeypatch.setattr(parquet, "_sync", no_disk)
+        monkeypatch.setattr(parquet, "sync", no_disk)
         with pytest.raises(OSError, match="no space"):
             await export_parquet(bus, path)
         assert path.read_bytes() == before
