@@ -17,7 +17,7 @@ from compose.records_json import as_json as record_json
 from compose.settings import load
 from compose.watch import session_facts
 from schemas import MalformedRecordError, UnknownSchemaIdError
-from schemas.records import SessionState
+from schemas.records import SessionEvent, SessionState, Trajectory
 from schemas.topics import TOPICS
 
 
@@ -60,10 +60,11 @@ async def status(
     *,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Where every session stands; with a SESSION, its facts in order."""
+    """Where every session stands; with a SESSION, its facts in order and where its calls ended."""
     async with open_bus(load()) as bus:
         if session is not None:
-            await _one(bus, await resolve_session(bus, session), as_json=as_json)
+            session_id = await resolve_session(bus, session)
+            _one(await session_facts(bus, session_id), await trajectories_of(bus, session_id), as_json=as_json)
             return
         current = await states(bus)
     if as_json:
@@ -79,8 +80,33 @@ async def status(
     out.print(", ".join(f"{n} {stage}" for stage, n in counts.items()) or "no sessions yet; try: polynya submit FILE")
 
 
-async def _one(bus: Bus, session_id: str, *, as_json: bool) -> None:
-    facts = await session_facts(bus, session_id)
+async def trajectories_of(bus: Bus, session_id: str) -> list[Trajectory]:
+    """The newest revision of the trajectory of each of a session's leases, by attempt."""
+    newest: dict[str, Trajectory] = {}
+    partition = await bus.partition_for("trajectory.built", session_id)
+    async for delivery in bus.tail(["trajectory.built"], start="earliest", partitions=[partition], until_end=True):
+        if delivery.key == session_id.encode() and isinstance(record := delivery.decode(), Trajectory):
+            known = newest.get(record.lease_id)
+            if known is None or known.revision < record.revision:
+                newest[record.lease_id] = record
+    return sorted(newest.values(), key=lambda t: t.attempt)
+
+
+def sums(trajectory: Trajectory) -> str:
+    """Where a lease's calls ended, as a sum that adds up; what never reached the log; and the traces."""
+    counts = trajectory.counts
+    parts = [f"{counts.trained} trained", f"{counts.context} context"]
+    parts += [f"{n} untrainable ({reason})" for reason, n in counts.untrainable.items()]
+    line = f"attempt {trajectory.attempt}: {counts.calls} calls = {' + '.join(parts)}"
+    line += f"; {counts.traces} traces, {counts.trainable_tokens} of {counts.sampled_tokens} sampled tokens trained"
+    if trajectory.revision > 1:
+        line += f"; revision {trajectory.revision}"
+    for gap in trajectory.capture_incomplete:
+        line += f"; writer {gap.writer}: nothing after call {gap.after_seq}"
+    return line
+
+
+def _one(facts: list[SessionEvent], trajectories: list[Trajectory], *, as_json: bool) -> None:
     if as_json:
         print_json([record_json(e) for e in facts])
         return
@@ -91,6 +117,8 @@ async def _one(bus: Bus, session_id: str, *, as_json: bool) -> None:
             f"+{(e.at - first) / 1000:.2f} s", e.type, str(e.attempt), e.worker_id, e.status, e.boundary, e.error[:80]
         )
     out.print(table)
+    for trajectory in trajectories:
+        out.print(sums(trajectory), markup=False)
 
 
 @async_command
