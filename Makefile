@@ -8,10 +8,10 @@ PYTEST := $(BIN)/python -m pytest
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-deep lint format bench schemas constraints clean
+.PHONY: help setup demo test test-fast test-all-wires test-deep lint format bench schemas constraints clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(READY) ## make the virtual environment with the tested versions
 
@@ -29,12 +29,16 @@ demo: $(READY) ## the main job: real agent CLIs, real Kafka, scored trajectories
 	@$(BIN)/polynya demo
 
 test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs)
-	@$(BIN)/polynya harness install pi claude_code
-	@$(PYTEST) -m 'not deep' --durations 20 tests
+	@$(BIN)/polynya harness install
+	@$(PYTEST) -m 'not deep and not all_wires' --durations 20 tests
 
 test-fast: $(READY) ## the tests that need no broker, under a minute
-	@$(PYTEST) -n 2 --dist loadfile -m 'not broker and not e2e and not chaos and not deep and not component' -q \
+	@$(PYTEST) -n 2 --dist loadfile -m 'not broker and not e2e and not chaos and not deep and not all_wires and not component' -q \
 		--ignore tests/compose/cpu_engine --ignore tests/conformance --ignore tests/e2e --ignore tests/chaos tests
+
+test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter of an hour)
+	@$(BIN)/polynya harness install
+	@$(PYTEST) -m all_wires --durations 20 tests
 
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
 	@$(BIN)/polynya harness install pi claude_code

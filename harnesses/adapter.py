@@ -116,6 +116,17 @@ class Adapter:
         return (self.dialect, *(name for name in self.wires if name != self.dialect))
 
     @property
+    def wire_variables(self) -> frozenset[str]:
+        """The variables that any of its wires sets for the templates."""
+        return wire_variables(self.wires)
+
+    @property
     def has_forward(self) -> bool:
         """Whether a wire of it can be captured by a forward proxy, with the vendor's own address."""
         return self.dialect == "any" or any(wire.forward is not None for wire in self.wires.values())
+
+
+def wire_variables(wires: Mapping[str, Wire]) -> frozenset[str]:
+    """The variables that any of these wires sets for the templates."""
+    additions = [addition for wire in wires.values() for addition in (wire.reverse, wire.forward)]
+    return frozenset(name for addition in additions if addition is not None for name in addition.variables)

@@ -14,6 +14,7 @@ from harnesses.adapter import (
     Package,
     Version,
     Wire,
+    wire_variables,
 )
 from harnesses.errors import HarnessError
 from harnesses.options import OptionSpec, parse_option
@@ -72,7 +73,7 @@ def parse_adapter(raw: object, where: str) -> Adapter:
         for name, item in _mapping(tree.get("options", {}), f"{where}.options").items()
     }
     options = _COMMON | options | _capabilities(dialect, wires, mcp, skills_dir)
-    settable = {*options, *(key for wire in wires.values() for key in _variables(wire))}
+    settable = {*options, *wire_variables(wires)}
     verdict = tree.get("verdict")
     return Adapter(
         name=str(tree["name"]),
@@ -154,10 +155,6 @@ def _addition(tree: Mapping[str, object], where: str) -> Addition:
         environment=_texts(tree.get("environment"), f"{where}.environment"),
         files=_files(tree.get("files"), f"{where}.files", set()),
     )
-
-
-def _variables(wire: Wire) -> set[str]:
-    return {*wire.reverse.variables, *(wire.forward.variables if wire.forward else ())}
 
 
 def _mcp(raw: object, where: str) -> McpShapes | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
 # What stands for an API key at a vendor's own address: clients insist on one, and the proxy's credentials name the session.
@@ -16,6 +20,16 @@ class ForwardProxy:
     address: str
     ca_pem: bytes
     system_pem: bytes = b""
+
+    @classmethod
+    def announced(cls, details: Mapping[str, object]) -> Self | None:
+        """The forward listener in the details of a proxy's heartbeat, with this machine's own certificates; None where there is none."""
+        forward = details.get("forward")
+        if not isinstance(forward, Mapping) or not forward.get("address"):
+            return None
+        return cls(
+            address=str(forward["address"]), ca_pem=str(forward.get("ca_pem", "")).encode(), system_pem=_trusted_here()
+        )
 
     def environment(self, secret: str, home: str) -> dict[str, str]:
         """The variables that send a client through the proxy, as the session that `secret` opens.
@@ -44,6 +58,15 @@ class ForwardProxy:
             f"{directory}/ca.pem": self.ca_pem,
             f"{directory}/bundle.pem": self.system_pem.rstrip(b"\n") + b"\n" + self.ca_pem,
         }
+
+
+def _trusted_here() -> bytes:
+    """The certificates that this machine trusts, or nothing where they can't be found: then only the vendors' hosts work."""
+    file = ssl.get_default_verify_paths().cafile
+    try:
+        return Path(file).read_bytes() if file else b""
+    except OSError:
+        return b""
 
 
 def _directory(home: str) -> str:

@@ -60,9 +60,14 @@ def run_installer(
         return
     text = output.decode("utf-8", "replace").strip()
     tail = "\n".join(text.splitlines()[-_TAIL_LINES:])
-    if _UNREACHABLE.search(text):
+    if is_unreachable(text):
         raise RegistryUnreachableError(f"the {registry} registry can't be reached; {name} said:\n{tail}")
     raise InstallError(f"{name} exited with {process.returncode}; its last lines:\n{tail}")
+
+
+def is_unreachable(output: str) -> bool:
+    """Whether a package manager's words mean that its registry couldn't be reached."""
+    return _UNREACHABLE.search(output) is not None
 
 
 def with_retries(action: Callable[[], None], report: Callable[[str], None]) -> None:

@@ -109,6 +109,8 @@ def launch_plan(
             raise HarnessError(f"the harness `{adapter.name}` speaks {dialect}, but no base URL is known for it")
         variables[f"base_url_{dialect}"] = urls[dialect]
     variables |= {f"base_url_{dialect}": None for dialect in DIALECTS if f"base_url_{dialect}" not in variables}
+    # What only another wire, or the other way of capture, sets has no value here.
+    variables |= dict.fromkeys(adapter.wire_variables - variables.keys())
     variables["base_url"] = fill(addition.base_url, _texts(variables)) or None
     for key, item in addition.variables.items():
         variables[key] = fill_tree(item, variables)

@@ -40,6 +40,7 @@ async def launch(kit: Kit, session: Session, lease: OpenLease, run_s: float) -> 
         workdir=runtime.workdir,
         executable=session.installed.executable,
         path_dirs=session.installed.path_dirs,
+        forward=harnesses.ForwardProxy.announced(lease.node.details),
     )
     judge = harnesses.Judge(adapter.verdict)
     lines = Lines(judge.feed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from schemas.records import Heartbeat, Record
 
@@ -22,6 +23,8 @@ class ProxyNode:
     admin_address: str
     fresh_until: int
     is_draining: bool
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What else it said of itself: its forward listener, for example."""
 
 
 class ProxyView:
@@ -50,6 +53,7 @@ class ProxyView:
             admin_address=record.admin_address,
             fresh_until=fresh_until,
             is_draining=record.is_draining,
+            details=record.details,
         )
         self._changed.set()
 

@@ -20,9 +20,8 @@ def reply(prompt: str, request: Mapping[str, Any]) -> str:
 
 
 def tools_of(prompt: str) -> list[dict[str, Any]]:
-    """The tools that stand in the head of a prompt, one JSON object a line."""
-    found = _TOOLS.search(prompt)
-    return [json.loads(line) for line in found.group(1).splitlines() if line.startswith("{")] if found else []
+    """The tools that stand in the head of a prompt, one JSON object a line; a harness' own words may have such a block too."""
+    return [json.loads(line) for block in _TOOLS.findall(prompt) for line in block.splitlines() if line.startswith("{")]
 
 
 def text_of(step: Step) -> str:

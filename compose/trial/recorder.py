@@ -16,6 +16,7 @@ from capture_proxy.reply import (
     ChatRequest,
     Finished,
     ProxyError,
+    ReasoningDelta,
     Reply,
     ReplyEvent,
     Started,
@@ -27,6 +28,8 @@ from compose.trial.script import Step, dumps, next_step
 
 # The longest request that a harness sends in a trial is far below.
 _MAX_BYTES = 64 << 20
+# Every reply thinks first: what a harness does with that belongs to its wire.
+THOUGHT = "One thing after another."
 _JSON = {"content-type": "application/json"}
 
 
@@ -90,7 +93,12 @@ class Recorder:
             return 200, _JSON, dialect.encode_whole(reply), asked
         encoder = dialect.stream_encoder(asked)
         begin = Started(reply.completion_id, reply.model, reply.created_at, reply.prompt_tokens)
-        events: tuple[ReplyEvent, ...] = (begin, TextDelta(reply.text), Finished(reply))
+        events: tuple[ReplyEvent, ...] = (
+            begin,
+            ReasoningDelta(reply.reasoning),
+            TextDelta(reply.text),
+            Finished(reply),
+        )
         return 200, dialect.stream_headers, b"".join([encoder.encode(event) for event in events]), asked
 
     def _reply(self, asked: ChatRequest) -> Reply:
@@ -105,6 +113,7 @@ def _as_reply(asked: ChatRequest, step: Step, number: int) -> Reply:
         completion_id=completion_id,
         model=asked.model,
         text=step.text,
+        reasoning=THOUGHT,
         tool_calls=tuple(
             ToolCall(tool_call_id(completion_id, index), call.name, dumps(call.arguments))
             for index, call in enumerate(step.calls)

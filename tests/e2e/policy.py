@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from compose.cpu_engine.scripted import Scripted
+from compose.trial import policy as trial
+from compose.trial.script import MARK
 
 ASSISTANT = "<|im_start|>assistant\n"
 
@@ -18,8 +20,9 @@ def _number(prompt: str, name: str, default: float) -> float:
 
 
 def reply(prompt: str, request: Mapping[str, Any]) -> Scripted:
-    """`turns=N` tool calls of `note`, then a closing sentence; `delay_ms=D` between two tokens."""
-    del request
+    """`turns=N` tool calls of `note`, then a closing sentence; `delay_ms=D` between two tokens. A trial goes by its own script."""
+    if MARK in prompt:
+        return Scripted(trial.reply(prompt, request))
     turn = prompt.count(ASSISTANT) - 1
     delay_ms = _number(prompt, "delay_ms", 0.0)
     if turn < _number(prompt, "turns", 1):

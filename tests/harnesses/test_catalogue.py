@@ -11,6 +11,7 @@ PINS = {
     "claude_code": ("2.1.332", ("anthropic",)),
     "codex": ("0.171.0", ("openai_responses",)),
     "gemini_cli": ("0.61.0", ("google",)),
+    "kimi_code": ("2.1.0", ("openai_chat", "openai_responses", "anthropic", "google")),
     "mini_swe_agent": ("2.4.6", ("openai_chat", "anthropic", "openai_responses", "google")),
     "opencode": ("1.18.33", ("openai_chat", "anthropic", "openai_responses", "google")),
     "pi": ("1.6.0", ("openai_chat", "anthropic", "openai_responses", "google")),
