@@ -11,7 +11,7 @@ from capture_proxy.call import Prompt
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.exchange import Exchange, RequestStep, answer
 from capture_proxy.leases import Lease
-from capture_proxy.lineage.continuing import made_whole
+from capture_proxy.lineage.continuing import made_whole, with_thinking_apart
 from capture_proxy.lineage.index import head_of
 from capture_proxy.lineage.placing import place
 from capture_proxy.recorder import Recorder
@@ -63,7 +63,7 @@ class Render(RequestStep):
     async def _prepare(self, lease: Lease, request: ChatRequest) -> Prompt:
         """Renders in a thread: tokenising a long prompt takes tens of milliseconds, in which other calls go on."""
         lineage = await self.recorder.lineages.ready(lease)
-        request = made_whole(request, lineage)
+        request = with_thinking_apart(made_whole(request, lineage), lineage)
         found = lineage.find(
             request.messages, head_of(lineage.digest_tools(request.tools), request.template_kwargs), request.turn_ids
         )

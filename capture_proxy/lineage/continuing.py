@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from capture_proxy.dialects.body import Notes
 from capture_proxy.dialects.pairing import pair_tools
+from capture_proxy.lineage.identity import names
 from capture_proxy.lineage.index import Lineage
 from capture_proxy.reply import ChatRequest, ProxyError
 from capture_proxy.turn_ids import TURN_KEY, take_turn_ids
@@ -37,6 +38,32 @@ def made_whole(request: ChatRequest, lineage: Lineage) -> ChatRequest:
         recalls=(),
         notes=tuple(sorted({*request.notes, *notes.sorted()})),
     )
+
+
+def with_thinking_apart(request: ChatRequest, lineage: Lineage) -> ChatRequest:
+    """The request with thinking that a client sends back as text, in front of its answer, as thinking again.
+
+    Only where the very call that the answer names thought and said exactly that.
+    """
+    marks = request.turn_ids or ("",) * len(request.messages)
+    messages = [_thinking_apart(*pair, lineage) for pair in zip(request.messages, marks, strict=True)]
+    return request if messages == request.messages else replace(request, messages=messages)
+
+
+def _thinking_apart(message: dict[str, Any], mark: str, lineage: Lineage) -> dict[str, Any]:
+    content = message.get("content")
+    if message["role"] != "assistant" or not isinstance(content, str) or message.get("reasoning_content"):
+        return message
+    for name in names(message, mark):
+        if (node := lineage.nodes.get(name)) is None:
+            continue
+        record = node.call.record
+        thinking = record.reasoning.strip()
+        if thinking and content.strip().startswith(thinking):
+            text = content.strip().removeprefix(thinking).strip()
+            if text == record.text.strip():
+                return {**message, "content": text, "reasoning_content": thinking}
+    return message
 
 
 def _before(request: ChatRequest, lineage: Lineage) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -276,6 +276,24 @@ async def test_b53_items_of_one_turn_are_the_sampled_tokens(stack: Stack, *, sea
     assert stack.calls[1].lineage is LineageStatus.RESOLVED
 
 
+@pytest.mark.usefixtures("sampled_stays")
+@pytest.mark.parametrize("thinking", ["I look.", "I look. Or not."])
+async def test_thinking_that_comes_back_as_text(stack: Stack, thinking: str) -> None:
+    """A client without a blob sends the thinking back as a message of its own: the same, it is the sampled turn; another, it isn't."""
+    stack.engine.script = lambda _prompt, _request: BOTH
+    _, first = await post(stack, WIRE.request("go", store=False) | TOOLS)
+    calls = [{**item, "id": None} for item in first["output"] if item["type"] == "function_call"]
+    said = [{"type": "message", "role": "assistant", "content": text} for text in (thinking, "ok")]
+    results = [{"type": "function_call_output", "call_id": item["call_id"], "output": "r"} for item in calls]
+    items = [{"role": "user", "content": "go"}, *said, *calls, *results]
+    status, _ = await post(stack, WIRE.request(input=items, store=False) | TOOLS)
+    assert status == 200
+    await stack.until(lambda: len(stack.calls) == 2)
+    start, after = prompts(stack)
+    sampled = [*start, *ids_of(stack.calls[0])]
+    assert (after[: len(sampled)] == sampled) is (thinking == "I look.")
+
+
 async def test_t55_stream_and_whole_leave_equal_records(stack: Stack) -> None:
     """The same sampling, streamed or not: the records differ in nothing but their identity and times."""
     stack.engine.script = lambda _prompt, _request: BOTH
