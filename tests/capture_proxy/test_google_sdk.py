@@ -12,6 +12,7 @@ from google import genai
 from google.genai import errors, types
 
 from capture_proxy.turn_ids import completion_of
+from schemas.resolve import resolve
 from tests.capture_proxy.conftest import Stack
 from tests.capture_proxy.fakes import tool_call
 
@@ -60,6 +61,12 @@ def parts_of(response: types.GenerateContentResponse) -> list[types.Part]:
     return content.parts or []
 
 
+def messages_of(stack: Stack) -> list[list[dict[str, Any]]]:
+    """The whole conversation of each call so far."""
+    resolved = resolve(stack.calls).calls
+    return [resolved[record.completion_id].messages() for record in stack.calls]
+
+
 async def test_a_whole_answer(stack: Stack, client: genai.Client) -> None:
     """The sync client in a thread and the async one get the same answer; the record names dialect and model."""
     for response in (
@@ -97,6 +104,35 @@ async def test_a_streamed_answer(stack: Stack, client: genai.Client) -> None:
         assert reasons[-1] is types.FinishReason.STOP
         assert chunks[-1].usage_metadata is not None
         assert chunks[-1].usage_metadata.total_token_count
+
+
+async def test_t55_a_stream_leaves_the_record_that_a_whole_answer_leaves(stack: Stack, client: genai.Client) -> None:
+    """The same ids, streamed and not: the records differ in nothing but their own numbers and times."""
+    stack.engine.script = lambda _prompt, _request: "<think>Hm.</think>I look." + tool_call("bash", {"command": "ls"})
+    config = types.GenerateContentConfig(tools=TOOLS)
+    await client.aio.models.generate_content(model=MODEL, contents="Hi", config=config)
+    async for _ in await client.aio.models.generate_content_stream(model=MODEL, contents="Hi", config=config):
+        pass
+    await stack.until(lambda: len(stack.calls) == 2)
+    whole, streamed = stack.calls
+    assert (whole.is_stream, streamed.is_stream) == (False, True)
+    for name in ("output_ids", "logprobs", "prompt_len", "text", "reasoning", "finish_reason", "engine_finish", "trainable",
+                 "tools_digest", "sampling_requested", "request_digest", "parse_status", "version_spans"):  # fmt: skip
+        assert getattr(whole, name) == getattr(streamed, name), name
+    assert messages_of(stack)[0] == messages_of(stack)[1]
+    calls = [[(call["name"], call["arguments"]) for call in record.tool_calls or []] for record in (whole, streamed)]
+    assert calls[0] == calls[1] == [("bash", '{"command": "ls"}')]
+
+
+async def test_t68_the_limit_reaches_the_engine(stack: Stack, client: genai.Client) -> None:
+    """`maxOutputTokens` is the engine's limit; without it, the configured default."""
+    config = types.GenerateContentConfig(max_output_tokens=5)
+    await client.aio.models.generate_content(model=MODEL, contents="Hi", config=config)
+    await client.aio.models.generate_content(model=MODEL, contents="Hi")
+    limits = [request["sampling_params"]["max_new_tokens"] for request in stack.engine.requests]
+    assert limits == [5, stack.proxy.settings.default_max_tokens]
+    await stack.until(lambda: len(stack.calls) == 2)
+    assert [(call.sampling_effective or {})["max_tokens"] for call in stack.calls] == limits
 
 
 async def test_odd_characters_arrive_in_a_stream(stack: Stack, client: genai.Client) -> None:
@@ -141,13 +177,13 @@ async def test_thoughts_and_parallel_calls_come_back(stack: Stack, client: genai
     final = await client.aio.models.generate_content(model=MODEL, contents=contents, config=config)
     assert final.text == "Two files."
     await stack.until(lambda: len(stack.calls) == 2)
-    first, second = stack.calls
+    first = stack.calls[0]
     assert all(
         completion_of(json.loads(part.model_dump_json())["thought_signature"].replace("-", "+").replace("_", "/"))
         == first.completion_id
         for part in parts
     )
-    messages = second.messages or []
+    messages = messages_of(stack)[1]
     assert [message["role"] for message in messages][:5] == ["system", "user", "assistant", "tool", "tool"]
     assert [message["content"] for message in messages[3:5]] == ["0", "1"]
     assert messages[2]["reasoning_content"] == "Hm."
@@ -168,7 +204,7 @@ async def test_an_automatic_tool_loop(stack: Stack, client: genai.Client) -> Non
     answer = await client.aio.models.generate_content(model=MODEL, contents="go", config=config)
     assert answer.text == "Done."
     await stack.until(lambda: len(stack.calls) == 2)
-    assert (stack.calls[1].messages or [])[-1]["content"] == '{"result":"ran ls"}'
+    assert messages_of(stack)[1][-1]["content"] == '{"result":"ran ls"}'
 
 
 async def test_a_streamed_chat_keeps_its_turns_through_silence(make_stack: MakeStack) -> None:
@@ -190,15 +226,13 @@ async def test_a_streamed_chat_keeps_its_turns_through_silence(make_stack: MakeS
     answer = await chat.send_message("And?")
     assert answer.text == "Hello there."
     await stack.until(lambda: len(stack.calls) == 2)
-    first, second = stack.calls
-    assert [(m["role"], m["content"]) for m in second.messages or []] == [
+    assert [(m["role"], m["content"]) for m in messages_of(stack)[1]] == [
         ("user", "Hi"),
         ("assistant", "Hello there."),
         ("user", "And?"),
     ]
     await client.aio.aclose()
     client.close()
-    assert first.completion_id != second.completion_id
 
 
 async def test_structured_output_and_limits_reach_the_call(stack: Stack, client: genai.Client) -> None:

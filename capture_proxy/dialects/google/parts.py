@@ -122,7 +122,10 @@ def read_arguments(args: Json) -> str:
 
 
 def read_result(result: Mapping[str, Json], where: str, notes: Notes) -> str | list[dict[str, Json]]:
-    """The content of a function's response: `output` or `error` where there is nothing else, as the vendor reads them, else all of it."""
+    """The content of a function's response: `output` or `error` where there is nothing else, as the vendor reads them, else all of it.
+
+    One SDK wraps every result as `name` and `content`: there it is the content.
+    """
     ignore_others(result, ("id", "name", "response", "parts"), "functionResponse", notes)
     response = result.get("response")
     content: str | list[dict[str, Json]]
@@ -130,6 +133,10 @@ def read_result(result: Mapping[str, Json], where: str, notes: Notes) -> str | l
         content = _text_of(response["output"])
     elif isinstance(response, dict) and response.keys() == {"error"}:
         content = prepend_text(ERROR_MARK, _text_of(response["error"]))
+    elif (
+        isinstance(response, dict) and response.keys() == {"name", "content"} and response["name"] == result.get("name")
+    ):
+        content = _text_of(response["content"])
     else:
         content = "" if response is None or response == {} else _text_of(response)
     for position, part in enumerate(want_objects(result.get("parts"), f"{where}.parts")):

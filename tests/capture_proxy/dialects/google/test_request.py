@@ -257,6 +257,8 @@ def test_a_result_of_a_function_that_was_not_called_is_text() -> None:
         ({"output": {"a": "é"}}, '{"a":"é"}'),
         ({"error": "no such file"}, "Error:\nno such file"),
         ({"result": "a"}, '{"result":"a"}'),
+        ({"name": "f", "content": "a"}, "a"),
+        ({"name": "g", "content": "a"}, '{"name":"g","content":"a"}'),
         ({"output": "a", "exitCode": 0}, '{"output":"a","exitCode":0}'),
         ({}, ""),
         (None, ""),
