@@ -28,6 +28,9 @@ class OpenRequest(BaseModel):
     secret_hash: str = Field(pattern=r"^[0-9a-f]{64}$")
     writer: int = Field(default=1, ge=1)
     takes_over: int = Field(default=0, ge=0)
+    """The writer before this one (0: the one with the number below); its calls are read back before answers go on from them."""
+    since_at: int = Field(default=0, ge=0)
+    """When writer 1 opened (UTC epoch ms); 0: unknown. Spares the search through the whole log at a take-over."""
     spec: SessionSpec
 
 
@@ -91,6 +94,7 @@ class Admin:
             writer=body.writer,
             secret_hash=body.secret_hash,
             spec=body.spec,
+            since_at=body.since_at,
         )
         opened = await self._recorder.open(lease, takes_over=body.takes_over)
         return web.json_response({"lease_id": opened.lease_id, "writer": opened.writer})

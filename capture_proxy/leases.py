@@ -59,6 +59,8 @@ class Lease:
     secret_hash: str
     spec: SessionSpec
     opened_at: int = 0
+    since_at: int = 0
+    """When the lease was first opened anywhere (UTC epoch ms), where the opener knows it; 0: unknown."""
     state: LeaseState = LeaseState.OPENING
     last_seq: int = 0
     seal_reason: str = ""

@@ -40,12 +40,13 @@ class Recorder:
         *,
         proxy_id: str,
         incarnation: str,
+        lineages: Lineages | None = None,
         seal_drain_s: float = 10.0,
         seal_delivery_s: float = 5.0,
     ) -> None:
         self.spool = spool
         self.book = book
-        self.lineages = Lineages()
+        self.lineages = Lineages() if lineages is None else lineages
         self.proxy_id = proxy_id
         self.incarnation = incarnation
         self.on_abort: Callable[[Lease, str], None] = lambda _lease, _reason: None
@@ -75,6 +76,7 @@ class Recorder:
             return found
         if found is lease:
             lease.opened_at = now_ms()
+            self.lineages.opened(lease, takes_over=takes_over)
             entry = self.spool.append(records.opened(lease, proxy_id=self.proxy_id, takes_over=takes_over))
         else:
             entry = self.spool.append(records.opened(found, proxy_id=self.proxy_id, takes_over=takes_over))
@@ -234,15 +236,14 @@ class Recorder:
         prompt = call.prompt
         if prompt.lineage is None or prompt.placed is None:
             return
-        prompt.lineage.add(record, trail=prompt.placed.found.trail, is_claimed=True)
+        self.lineages.add(call.lease, record, prompt.placed.found.trail)
         if record.state is not CompletionState.FINISHED:
             prompt.release()
 
     def deliver(self, call: Call, *, is_delivered: bool, reason: str = "") -> None:
         """Appends the delivery fact of a call, once."""
         if call.lease.delivered(call.call_seq):
-            if call.prompt.lineage is not None:
-                call.prompt.lineage.deliver(call.completion_id, is_delivered=is_delivered)
+            self.lineages.deliver(call.lease, call.completion_id, is_delivered=is_delivered)
             self.spool.append(records.delivery(call, is_delivered=is_delivered, reason=reason, at=now_ms()))
 
     # --- refusals

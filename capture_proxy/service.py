@@ -20,6 +20,8 @@ from capture_proxy.body_gate import set_gate
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.engines import Engine, make_engine
 from capture_proxy.leases import LeaseBook
+from capture_proxy.lineage.book import Lineages
+from capture_proxy.lineage.rebuild import Rebuilder
 from capture_proxy.loop_lag import LoopLag
 from capture_proxy.mitm import Listener
 from capture_proxy.pipeline import pipeline
@@ -85,9 +87,16 @@ class CaptureProxy:
             ack_wait_s=settings.ack_wait_ms / 1000.0,
             commit_timeout_s=settings.commit_timeout_s,
         )
+        self.adopter = Adopter(root, name, self._bus, every_s=settings.adopt_every_s)
+        self.rebuilder = Rebuilder(self._bus, adopt=self.adopter.adopt_now, wait_s=settings.takeover_wait_s)
         self.recorder = Recorder(
             self.spool,
             LeaseBook(),
+            lineages=Lineages(
+                max_bytes=settings.lineage_max_bytes,
+                rebuilder=self.rebuilder,
+                is_relayed=self.spool.relay.is_relayed,
+            ),
             proxy_id=settings.proxy_id,
             incarnation=self.incarnation,
             seal_drain_s=settings.seal_drain_s,
@@ -120,8 +129,8 @@ class CaptureProxy:
             cut=self.listener.cut,
         )
         set_gate(self._steps.gate)
-        self.adopter = Adopter(root, name, self._bus, every_s=settings.adopt_every_s)
         self.view = SessionsView(self._bus, self.recorder, self.engines, on_drain=self.drain)
+        self.recorder.lineages.since_of = self.view.since_of
         self.admin = Admin(self.recorder, settings.admin_key.get_secret_value(), health=self.health)
 
     async def _start_parts(self) -> None:
@@ -191,6 +200,7 @@ class CaptureProxy:
             "is_draining": self.recorder.is_draining,
             "open_leases": len(self.recorder.book.active()),
             "in_flight": self.tap.in_flight,
+            "lineage": self.recorder.lineages.describe(),
             "connections": self.listener.connections,
             "loop_lag": self.lag.describe(),
             "counts": dict(self.recorder.counts),
@@ -227,6 +237,7 @@ class CaptureProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.view.stop()
+        await self.rebuilder.stop()
         await self.admin.stop()
         await self.listener.stop()
         set_gate(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -15,6 +16,9 @@ from capture_proxy.recorder import Recorder
 from schemas.records import Control, ControlAction, PolicyEvent, PolicyEventType, Record, SessionState, Stage
 
 log = structlog.get_logger(__name__)
+
+_BEFORE_THE_START_MS: Final = 600_000
+"""A lease is opened before its session is told to have started: not ten minutes before."""
 
 
 def revokes(state: SessionState, lease: Lease) -> bool:
@@ -53,6 +57,7 @@ class SessionsView:
         self._engines = engines
         self._on_drain = on_drain
         self._versions: dict[str, int] = {}
+        self._moved_at: dict[str, int] = {}
         self.problems: dict[str, str] = {}
         """What keeps a view from going on: its name → why."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,12 +95,24 @@ class SessionsView:
         if state.state_version < self._versions.get(state.session_id, -1):
             return
         self._versions[state.session_id] = state.state_version
+        if state.stage is not Stage.ENDED:
+            self._moved_at.setdefault(state.session_id, state.updated_at)
+        else:
+            self._moved_at.pop(state.session_id, None)
         if state.lease_id and not state.lease_open:
             self._recorder.book.ended(state.lease_id, f"session is {state.stage}")
         for lease in self._recorder.book.of_session(state.session_id):
             if revokes(state, lease):
                 self._recorder.book.ended(lease.lease_id, f"session is {state.stage}")
                 self._recorder.begin_seal(lease, "lease_ended")
+
+    def since_of(self, session_id: str) -> int | None:
+        """A time (UTC epoch ms) before a session's first call, as far as its states tell; None: unknown.
+
+        A view that began after the start has seen the latest state alone; while an agent runs, that is of its start.
+        """
+        moved_at = self._moved_at.get(session_id)
+        return moved_at - _BEFORE_THE_START_MS if moved_at else None
 
     def take_control(self, control: Control) -> None:
         """Obeys seal, cancel and drain."""
@@ -118,5 +135,6 @@ class SessionsView:
 
     def _forget(self, session_id: str) -> None:
         self._versions.pop(session_id, None)
+        self._moved_at.pop(session_id, None)
         for lease in self._recorder.book.of_session(session_id):
             self._recorder.begin_seal(lease, "lease_ended")

@@ -89,6 +89,10 @@ class ProxySettings(BaseModel):
     """So long a seal waits, after that, for the last delivery facts."""
     stop_relay_s: float = Field(default=10.0, ge=0)
     """So long a stopping proxy goes on relaying; the rest stays in the spool for the next one."""
+    lineage_max_bytes: int = Field(default=1 << 30, gt=0)
+    """Of all sessions' earlier calls in memory; above it the idle ones are let go, and read back from the log when they go on."""
+    takeover_wait_s: float = Field(default=20.0, gt=0)
+    """So long a call waits until its session's earlier calls are read back; then it goes on without them, and says so."""
     heartbeat_s: float = Field(default=2.0, gt=0)
     adopt_every_s: float = Field(default=5.0, gt=0)
 

@@ -35,13 +35,19 @@ class Adopter:
         self._every_s = every_s
         self._make = make
         self._task: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self.adopted: list[Spool] = []
         self.unreadable: dict[str, str] = {}
         """Spools that this process can't read (a newer one wrote them, or their bytes are damaged), and why: left where they are."""
 
+    async def adopt_now(self) -> None:
+        """Adopts what is there now; returns when it is queued for Kafka. Raises OSError."""
+        async with self._one_at_a_time:
+            await self._adopt()
+
     async def start(self) -> None:
         """Adopts what is there now, then goes on looking."""
-        await self._adopt()
+        await self.adopt_now()
         self._task = asyncio.create_task(self._look(), name="spool-adopter")
 
     async def stop(self, drain_s: float) -> None:
@@ -57,7 +63,7 @@ class Adopter:
             await asyncio.sleep(self._every_s)
             try:
                 await self._release_finished()
-                await self._adopt()
+                await self.adopt_now()
             except OSError as exc:
                 log.warning("spool.adoption_failed", root=str(self._root), error=str(exc))
 

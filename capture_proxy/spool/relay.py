@@ -91,6 +91,10 @@ class Relay:
         """Whether the last attempt to publish succeeded."""
         return self.failures == 0
 
+    def is_relayed(self, key: str) -> bool:
+        """Whether Kafka has all entries of a key."""
+        return key not in self._queues
+
     def acked_through(self, last_seq: int) -> int:
         """The highest seq up to which every record is acknowledged, when the last record's is `last_seq`."""
         for entry in self._pending:

@@ -47,11 +47,22 @@ class CharRenderer:
         tools: Sequence[Mapping[str, Any]],
         template_kwargs: Mapping[str, Any],
     ) -> list[int]:
-        lines = [f"{m['role']}: {m.get('content') or ''}{json.dumps(m.get('tool_calls') or '')}" for m in messages]
-        return self.encode("\n".join([json.dumps(list(tools)), *lines, "assistant: "]))
+        lines = [json.dumps(list(tools)), *map(_line, messages), "assistant: "]
+        return self.encode("\n".join(lines))
 
-    def extend(self, *_: Any, **__: Any) -> list[int] | None:
-        return None
+    def extend(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        new_from: int,
+        tools: Sequence[Mapping[str, Any]],
+        template_kwargs: Mapping[str, Any],
+    ) -> list[int] | None:
+        closing = [] if list(output_ids[-1:]) == [END_ID] else [END_ID]
+        tail = "\n".join(["", *map(_line, messages[new_from:]), "assistant: "])
+        return [*prompt_ids, *output_ids, *closing, *self.encode(tail)]
 
     def parser(
         self,
@@ -73,6 +84,10 @@ class CharRenderer:
 
     def encode(self, text: str) -> list[int]:
         return [ord(c) + 10 for c in text]
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    return f"{message['role']}: {message.get('content') or ''}{json.dumps(message.get('tool_calls') or '')}"
 
 
 Script = Callable[[str, dict[str, Any]], str]
