@@ -46,6 +46,21 @@ VENDORS: Final[tuple[Vendor, ...]] = (
 """Hosts that are answered here when the settings name no others."""
 
 
+def more_vendors(text: str) -> tuple[Vendor, ...]:
+    """Vendors as a person writes them, by commas: `HOST`, or `HOST/PREFIX=/v1` for a path that stands before the API.
+
+    Raises ValueError for anything else.
+    """
+    made: list[Vendor] = []
+    for entry in filter(None, map(str.strip, text.split(","))):
+        where, equals, ours = entry.partition("=")
+        host, slash, prefix = where.partition("/")
+        if not host or bool(slash) != bool(equals):
+            raise ValueError(f"{entry!r} is neither HOST nor HOST/PREFIX=/v1")
+        made.append(Vendor(host=host, prefixes={slash + prefix: ours.rstrip("/")} if slash else {}))
+    return tuple(made)
+
+
 @dataclass(frozen=True, slots=True)
 class SideCall:
     """A call that a harness makes beside the model's: answered with a fixed, harmless body. `path` is a regular expression."""

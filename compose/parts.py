@@ -16,7 +16,7 @@ from bus import BusSettings
 from compose.cli.connect import bus_settings
 from compose.errors import usage
 from compose.runtime_info import ready_file
-from compose.settings import StackSettings, admin_key, default_cache
+from compose.settings import StackSettings, admin_key, authority_dir, default_cache
 from schemas.topics import Topic
 
 Runner = Callable[[StackSettings], Awaitable[None]]
@@ -147,6 +147,7 @@ def _processors(*names: str, part: str) -> Runner:
 async def _proxy(settings: StackSettings) -> None:
     from capture_proxy.service import run as run_proxy
     from capture_proxy.settings import EngineSettings, ProxySettings
+    from capture_proxy.vendors import VENDORS, more_vendors
 
     if not settings.engine.startswith(("http://", "https://")):
         raise usage(
@@ -167,6 +168,11 @@ async def _proxy(settings: StackSettings) -> None:
             admin_host=settings.host,
             admin_port=settings.proxy_admin_port,
             ports_file=ready_file(settings.state_dir, "proxy"),
+            forward_host=settings.host,
+            forward_port=settings.forward_port if settings.forward else None,
+            forward_vendors=(*VENDORS, *more_vendors(settings.forward_vendors)),
+            forward_pass_through=tuple(filter(None, map(str.strip, settings.forward_pass_through.split(",")))),
+            authority_dir=authority_dir(settings),
             ack_wait_ms=settings.ack_wait_ms,
             heartbeat_s=settings.heartbeat_s,
         )

@@ -23,6 +23,7 @@ class StackInfo:
     model_dir: str = ""
     proxy_address: str = ""
     proxy_admin_address: str = ""
+    forward_address: str = ""
     pids: dict[str, int] = field(default_factory=dict)
     step: str = ""
     is_ready: bool = False

@@ -53,6 +53,10 @@ class StackSettings(BaseSettings):
     host: str = "127.0.0.1"
     proxy_port: int = Field(default=0, ge=0, le=65535)
     proxy_admin_port: int = Field(default=0, ge=0, le=65535)
+    forward: bool = Field(default=True, description="a forward proxy for harnesses with a fixed vendor URL")
+    forward_port: int = Field(default=0, ge=0, le=65535)
+    forward_vendors: str = Field(default="", description="more hosts to stand for: HOST or HOST/PREFIX=/v1, by commas")
+    forward_pass_through: str = Field(default="", description="hosts to let through undecrypted, by commas")
     admin_key: SecretStr | None = None
     ack_wait_ms: float = Field(default=50.0, ge=0)
 
@@ -66,6 +70,14 @@ class StackSettings(BaseSettings):
     lease_ttl_s: float = Field(default=15.0, gt=0)
     seal_grace_s: float = Field(default=20.0, gt=0)
     processors: str = Field(default="together", pattern="^(together|apart)$")
+
+    @field_validator("forward_vendors")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        from capture_proxy.vendors import more_vendors
+
+        more_vendors(value)
+        return value
 
     @field_validator("state_dir")
     @classmethod
@@ -123,3 +135,8 @@ def admin_key(settings: StackSettings) -> SecretStr:
             file.write(secrets.token_urlsafe(32))
         partial.replace(path)
     return SecretStr(path.read_text().strip())
+
+
+def authority_dir(settings: StackSettings) -> Path:
+    """Where the certificate authority of the stack's forward proxies is kept."""
+    return settings.state_dir / "ca"

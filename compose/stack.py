@@ -65,7 +65,9 @@ class LocalStack:
         ready = await asyncio.gather(self._start_part("proxy"), *(self._start_part(name) for name in processors))
         self.info.proxy_address = str(ready[0]["data_address"])
         self.info.proxy_admin_address = str(ready[0]["admin_address"])
-        self._step(f"capture proxy at {self.info.proxy_address}; stream processors")
+        self.info.forward_address = str(ready[0].get("forward_address") or "")
+        forward = f" (forward: {self.info.forward_address})" if self.info.forward_address else ""
+        self._step(f"capture proxy at {self.info.proxy_address}{forward}; stream processors")
         await self._start_part("worker")
         self.info.is_ready = True
         self._step("worker; the stack is ready")

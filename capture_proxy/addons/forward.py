@@ -30,6 +30,8 @@ class Forward(RequestStep):
             error = ProxyError("engine_unavailable", f"the call can't be recorded, so it isn't made: {exc}")
             raise RefusedError(error, "no_room") from exc
         exchange.call = call
+        if exchange.is_forward:
+            self.recorder.count("forward_calls")
         self._tap.expect(call)
         flow.request.scheme, flow.request.host, flow.request.port = "http", self._tap.host, self._tap.port
         flow.request.method, flow.request.path = "POST", PATH

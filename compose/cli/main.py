@@ -12,7 +12,21 @@ import structlog
 import typer
 from pydantic import ValidationError
 
-from compose.cli import control, demo, engine, export, harness, replay, running, session, status, submit, topics, verify
+from compose.cli import (
+    ca,
+    control,
+    demo,
+    engine,
+    export,
+    harness,
+    replay,
+    running,
+    session,
+    status,
+    submit,
+    topics,
+    verify,
+)
 from compose.cli.console import die, err, out
 from compose.cli.errors import first_problem
 from compose.errors import CommandError, ExitCode, dependency_down, usage
@@ -37,6 +51,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(export.app, name="export")
 app.add_typer(engine.app, name="engine")
 app.add_typer(harness.app, name="harness")
+app.add_typer(ca.app, name="ca")
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,6 +14,7 @@ from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out, print_json
 from compose.errors import usage
 from compose.records_json import as_json as record_json
+from compose.runtime_info import running_info
 from compose.settings import load
 from compose.watch import session_facts
 from schemas import MalformedRecordError, UnknownSchemaIdError
@@ -61,7 +62,8 @@ async def status(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Where every session stands; with a SESSION, its facts in order and where its calls ended."""
-    async with open_bus(load()) as bus:
+    settings = load()
+    async with open_bus(settings) as bus:
         if session is not None:
             session_id = await resolve_session(bus, session)
             _one(await session_facts(bus, session_id), await trajectories_of(bus, session_id), as_json=as_json)
@@ -78,6 +80,9 @@ async def status(
     out.print(table)
     counts = Counter(str(s.stage) for s in current.values())
     out.print(", ".join(f"{n} {stage}" for stage, n in counts.items()) or "no sessions yet; try: polynya submit FILE")
+    if (info := running_info(settings)) is not None:
+        forward = f", forward proxy {info.forward_address}" if info.forward_address else ""
+        out.print(f"capture proxy {info.proxy_address}{forward}", markup=False)
 
 
 async def trajectories_of(bus: Bus, session_id: str) -> list[Trajectory]:
