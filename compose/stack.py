@@ -9,8 +9,9 @@ from typing import Any
 
 import aiohttp
 
-from bus import BusSettings
+from bus import BusSettings, connect
 from bus.admin import TopicAdmin
+from compose.engines import RegisteredEngine, replace_own_engine
 from compose.kafka import KafkaCluster
 from compose.parts import PARTS, internal_topics
 from compose.runtime_info import StackInfo, log_file, ready_file
@@ -19,6 +20,9 @@ from compose.supervisor import Part, Supervisor, python
 
 # The order in which a stack is taken down: first what makes new work, last what others write to.
 STOP_ORDER = ("worker", "proxy", "processors", "orchestrator", "joiner", "assembler", "engine")
+
+
+SGLANG_READY_WITHIN_S = 1800.0  # a large model is read for minutes
 
 
 class LocalStack:
@@ -61,6 +65,7 @@ class LocalStack:
         hears = await _answers(self.info.engine_url)
         note = "" if hears else " doesn't answer yet; calls fail until it does"
         self._step(f"engine at {self.info.engine_url}{note}")
+        await self._register_engine()
         processors = ["processors"] if settings.processors == "together" else ["orchestrator", "assembler", "joiner"]
         ready = await asyncio.gather(self._start_part("proxy"), *(self._start_part(name) for name in processors))
         self.info.proxy_address = str(ready[0]["data_address"])
@@ -82,10 +87,7 @@ class LocalStack:
         return self._kafka.bootstrap
 
     async def _apply_topics(self) -> None:
-        bus = BusSettings(
-            bootstrap=self.info.bootstrap, topic_prefix=self.settings.topic_prefix, blob_url=self.settings.blobs
-        )
-        async with TopicAdmin(bus) as admin:
+        async with TopicAdmin(self._bus()) as admin:
             await admin.apply(internal_topics(), partitions=self.settings.partitions)
 
     async def _start_engine(self) -> tuple[str, str]:
@@ -93,8 +95,32 @@ class LocalStack:
         model = self.settings.model or str(await asyncio.to_thread(_tiny_model))
         if self.settings.engine.startswith(("http://", "https://")):
             return self.settings.engine, model
+        if self.settings.engine == "sglang":
+            await asyncio.to_thread(_prepare_sglang, self._report)
         ready = await self._supervisor.start(self._part("engine", {"POLYNYA_MODEL": model}))
         return str(ready["url"]), model
+
+    def _bus(self) -> BusSettings:
+        return BusSettings(
+            bootstrap=self.info.bootstrap, topic_prefix=self.settings.topic_prefix, blob_url=self.settings.blobs
+        )
+
+    @property
+    def _name(self) -> str:
+        """How this stack signs what it adds to the timeline."""
+        return f"up {self.settings.state_dir}"
+
+    async def _register_engine(self) -> None:
+        """The engine is a fact on the timeline, so that every proxy of the policy finds it, also one that is started alone."""
+        engine = RegisteredEngine(
+            policy_id=self.settings.policy_id,
+            url=self.info.engine_url,
+            kind=self.settings.engine_kind,
+            model=self.info.model_dir,
+            added_by=self._name,
+        )
+        async with connect(self._bus()) as bus:
+            await replace_own_engine(bus, engine)
 
     async def _start_part(self, name: str) -> dict[str, object]:
         extra = {
@@ -112,6 +138,7 @@ class LocalStack:
             ready_file=ready_file(state_dir, name),
             log_file=log_file(state_dir, name),
             env={**self.settings.as_env(), **extra},
+            ready_within_s=SGLANG_READY_WITHIN_S if (name, self.settings.engine) == ("engine", "sglang") else 300.0,
             stop_within_s=PARTS[name].stop_within_s,
         )
 
@@ -141,6 +168,12 @@ async def _answers(url: str) -> bool:
             return True  # whatever its status: it is there, and may still load its weights
     except (aiohttp.ClientError, OSError, TimeoutError):
         return False
+
+
+def _prepare_sglang(report: Callable[[str], None]) -> None:
+    from compose.sglang import ensure_environment, find_device
+
+    ensure_environment(find_device(), report)
 
 
 def _tiny_model() -> Path:

@@ -42,7 +42,7 @@ class Part:
     stop_within_s: float = 20.0
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to end this child when the supervisor dies, however it dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -82,7 +82,7 @@ class Supervisor:
                 stderr=output,
                 env={**os.environ, **part.env},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self._on_change()
 

@@ -1,0 +1,83 @@
+"""Engines on `policy.timeline`: which serve which policy now, and the facts that add and remove them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from bus import EventLog
+from schemas.records import PolicyEvent, PolicyEventType
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredEngine:
+    """An engine that serves a policy, and who has added it."""
+
+    policy_id: str
+    url: str
+    kind: str
+    model: str = ""
+    added_by: str = ""
+    at: int = 0
+
+
+async def registered_engines(bus: EventLog) -> list[RegisteredEngine]:
+    """The engines by the timeline as it is now, in the order in which they were added."""
+    found: dict[tuple[str, str], RegisteredEngine] = {}
+    async for delivery in bus.tail(["policy.timeline"], start="earliest", until_end=True):
+        event = delivery.decode()
+        if not isinstance(event, PolicyEvent):
+            continue
+        key = (event.policy_id, event.engine_url)
+        if event.type is PolicyEventType.ENGINE_ADDED:
+            found[key] = RegisteredEngine(*key, event.engine_kind, event.model, event.reason, event.at)
+        elif event.type is PolicyEventType.ENGINE_REMOVED:
+            found.pop(key, None)
+    return list(found.values())
+
+
+async def add_engine(
+    bus: EventLog, *, policy_id: str, url: str, kind: str, model: str = "", added_by: str = "", deadline_s: float = 30.0
+) -> None:
+    """Says that an engine serves a policy; every proxy probes it before it gets a call."""
+    event = PolicyEvent(
+        policy_id=policy_id,
+        type=PolicyEventType.ENGINE_ADDED,
+        engine_url=url.rstrip("/"),
+        engine_kind=kind,
+        model=model,
+        reason=added_by,
+        at=_now_ms(),
+    )
+    await bus.publish(event, deadline_s=deadline_s)
+
+
+async def remove_engine(bus: EventLog, *, policy_id: str, url: str, reason: str = "", deadline_s: float = 30.0) -> None:
+    """Says that an engine no longer serves a policy."""
+    event = PolicyEvent(
+        policy_id=policy_id,
+        type=PolicyEventType.ENGINE_REMOVED,
+        engine_url=url.rstrip("/"),
+        reason=reason,
+        at=_now_ms(),
+    )
+    await bus.publish(event, deadline_s=deadline_s)
+
+
+async def replace_own_engine(bus: EventLog, engine: RegisteredEngine) -> None:
+    """Adds a stack's engine; those that the same stack has added before, and that a crash kept it from removing, go first."""
+    for old in await registered_engines(bus):
+        if old.added_by == engine.added_by and (old.policy_id, old.url) != (engine.policy_id, engine.url.rstrip("/")):
+            await remove_engine(bus, policy_id=old.policy_id, url=old.url, reason="its stack has another engine now")
+    await add_engine(
+        bus,
+        policy_id=engine.policy_id,
+        url=engine.url,
+        kind=engine.kind,
+        model=engine.model,
+        added_by=engine.added_by,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
