@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,8 @@ async def run_harness(
     """
     installed = await asyncio.to_thread(harnesses.ensure_installed, adapter, progress=report)
     with tempfile.TemporaryDirectory(prefix="polynya-try-") as root:
-        place = LocalRuntime(Path(root), "session", owner="try")
+        # The processes of a runtime are found by its name: two tries at once must not have the same.
+        place = LocalRuntime(Path(root), uuid.uuid4().hex[:12], owner="try")
         await place.start()
         try:
             plan = harnesses.launch_plan(

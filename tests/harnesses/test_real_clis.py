@@ -1,99 +1,122 @@
-"""The real CLIs, installed as pinned, launched by their plans in runtime `local`, against a scripted model endpoint."""
+"""The real CLIs, installed as pinned, launched by their plans in runtime `local`, against a model endpoint of our own."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import harnesses
-from stage_workers.output import Lines
-from stage_workers.runtimes import ExecResult, LocalRuntime
-from tests.harnesses.scripted_model import scripted_model
+from compose.trial.record import SECRET, Recording, record
+from compose.trial.script import CONTENT, FILE, STEPS
+from compose.trial.session import MODEL
+from harnesses.wire_summary import differences, recorded
+from tests.harnesses import mcp_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-SECRET = "the-secret.of_this~lease"
-CLIS = ["pi", "claude_code"]
+CLIS = [adapter.name for adapter in harnesses.list_harnesses() if adapter.install is not None]
+# A run beside others on two cores; alone it takes a tenth of that.
+RUN_S = 240.0
 
 
-@pytest.fixture(params=CLIS)
-def adapter(request: pytest.FixtureRequest) -> harnesses.Adapter:
-    return harnesses.get(request.param)
+async def recording_of(name: str, wire: str | None = None, **fields: object) -> Recording:
+    adapter = harnesses.get(name)
+    return await record(adapter, wire or adapter.dialect, timeout_s=RUN_S, **fields)  # type: ignore[arg-type]
 
 
-async def launch(adapter: harnesses.Adapter, address: str, place: LocalRuntime) -> tuple[ExecResult, harnesses.Verdict]:
-    installed = await asyncio.to_thread(harnesses.ensure_installed, adapter)
-    plan = harnesses.launch_plan(
-        adapter,
-        {},
-        instruction='Make the file made.txt; don\'t ask "why" ($HOME).',
-        urls=harnesses.base_urls(address, SECRET, adapter.url_form),
-        secret=SECRET,
-        model="my-local-policy",
-        home=place.home,
-        workdir=place.workdir,
-        executable=installed.executable,
-        path_dirs=installed.path_dirs,
-    )
-    for path, content in plan.files.items():
-        await place.upload(path, content, 0o600)
-    judge = harnesses.Judge(adapter.verdict)
-    lines = Lines(judge.feed)
-    result = await place.exec(
-        plan.argv,
-        timeout_s=120,
-        env=plan.env,
-        cwd=plan.cwd,
-        path_dirs=plan.path_dirs,
-        on_output=lambda stream, data: lines.feed(data) if stream == "stdout" else None,
-    )
-    lines.close()
-    return result, judge.verdict(result.exit_code)
+def said(made: Recording) -> str:
+    result = made.run.result
+    return f"{made.run.verdict}, exit {result.exit_code}, timed out {result.timed_out}: {result.tail(2000)}"
 
 
-@pytest.fixture
-async def place(tmp_path: Path):
-    runtime = LocalRuntime(tmp_path, "one", owner="tests")
-    await runtime.start()
-    yield runtime
-    await runtime.stop()
+def check_wire(name: str, wire: str, made: Recording) -> None:
+    """The run is good, its key and model are the plan's, and nothing of its wire is other than what was recorded for the pin."""
+    assert made.run.verdict.succeeded, said(made)
+    assert made.run.files[FILE] == CONTENT.encode()
+    assert [(exchange.status, exchange.path.startswith(f"/s/{SECRET}/")) for exchange in made.exchanges] == [
+        (200, True)
+    ] * STEPS
+    for exchange in made.exchanges:
+        keys = {exchange.headers.get(name, "") for name in ("x-api-key", "x-goog-api-key", "authorization")}
+        assert SECRET in {key.removeprefix("Bearer ") for key in keys}
+        assert exchange.request is not None
+        assert MODEL in {exchange.request.model, exchange.request.model.removeprefix("models/")}
+    pinned = recorded(name)
+    assert pinned is not None
+    assert pinned["version"] == harnesses.get(name).version
+    assert differences(pinned["wires"][wire], made.summary) == []
 
 
-def test_version(adapter: harnesses.Adapter, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", CLIS)
+def test_version(name: str, tmp_path: Path) -> None:
     """What was installed is what was pinned, by its own word."""
+    adapter = harnesses.get(name)
     installed = harnesses.ensure_installed(adapter)
+    assert adapter.install is not None
     env = {"PATH": ":".join((*installed.path_dirs, "/usr/bin:/bin")), "HOME": str(tmp_path)}
-    said = subprocess.run(
-        [installed.executable, "--version"], env=env, capture_output=True, text=True, timeout=60, check=True
+    asked = ["--version"]
+    if adapter.install.registry == "pypi":
+        asked = ["-c", f"import importlib.metadata as m; print(m.version({adapter.install.package!r}))"]
+    answer = subprocess.run(
+        [installed.executable, *asked], env=env, capture_output=True, text=True, timeout=120, check=True
     )
-    assert said.stdout.split()[0] == adapter.version
+    assert adapter.version in answer.stdout.split()
 
 
-async def test_one_tool_call_then_done(adapter: harnesses.Adapter, place: LocalRuntime) -> None:
-    """The CLI calls the model twice, acts on the tool call, and succeeds; key and model are what the plan says."""
-    with scripted_model() as (address, calls):
-        result, verdict = await launch(adapter, address, place)
-    assert verdict.succeeded, (result, verdict)
-    assert await place.download("made.txt") == b"made by a tool\n"
-    assert len(calls) == 2
-    for call in calls:
-        assert call["path"].startswith(f"/s/{SECRET}/v1/")
-        assert call["body"]["model"] == "my-local-policy"
-        assert call["body"]["stream"] is True
-        headers = {name.lower(): value for name, value in call["headers"].items()}
-        assert SECRET in {headers.get("x-api-key"), headers.get("authorization", "").removeprefix("Bearer ")}
+@pytest.mark.parametrize("name", CLIS)
+async def test_its_wire_is_the_recorded_one(name: str) -> None:
+    """On its default wire a pinned harness sends what stands in its file: endpoints, headers, fields, tools, order."""
+    wire = harnesses.get(name).dialect
+    check_wire(name, wire, await recording_of(name, wire))
 
 
-async def test_failed_call_is_a_failed_run(adapter: harnesses.Adapter, place: LocalRuntime) -> None:
-    """A model call that fails for good makes a failed run, whatever the exit code says."""
-    with scripted_model(status=400) as (address, calls):
-        result, verdict = await launch(adapter, address, place)
-    assert calls
-    assert not verdict.succeeded
-    assert verdict.error
-    if adapter.name == "pi":
-        assert result.exit_code == 0
-        assert "no luck today" in verdict.error
+@pytest.mark.all_wires
+@pytest.mark.parametrize(("name", "wire"), [(name, wire) for name in CLIS for wire in harnesses.get(name).dialects[1:]])
+async def test_its_other_wires_are_the_recorded_ones(name: str, wire: str) -> None:
+    """The same on every other wire."""
+    check_wire(name, wire, await recording_of(name, wire))
+
+
+# How each ends after a model call that failed for good: exit codes say little.
+FAILED_EXITS = {"pi": 0, "gemini_cli": 400 % 256}
+
+
+@pytest.mark.parametrize("name", CLIS)
+async def test_failed_call_is_a_failed_run(name: str) -> None:
+    """A model call that fails for good makes a failed run, whatever the exit code says, and isn't asked again for ever."""
+    options = {"max_tries": 1} if name == "mini_swe_agent" else {}
+    made = await recording_of(name, status=400, options=options)
+    assert not made.run.verdict.succeeded
+    assert made.run.verdict.error
+    assert not made.run.result.timed_out
+    assert 1 <= len(made.exchanges) <= 2
+    assert made.run.result.exit_code == FAILED_EXITS.get(name, 1)
+
+
+SKILL = "---\nname: harbour-pilot\ndescription: How to bring a ship into this harbour.\n---\n\nAsk the pilot.\n"
+
+
+@pytest.mark.parametrize("name", [name for name in CLIS if "skills" in harnesses.get(name).options])
+async def test_mcp_servers_and_skills_reach_the_model(name: str) -> None:
+    """What a task registers is offered to the model: a server's tool by its name, a skill by its description."""
+    options: dict[str, object] = {"skills": {"harbour-pilot": SKILL}}
+    if "mcp_servers" in harnesses.get(name).options:
+        command = {"command": sys.executable, "args": [mcp_server.__file__]}
+        options["mcp_servers"] = {"tides": command}
+    made = await recording_of(name, options=options)
+    assert made.run.verdict.succeeded, said(made)
+    asked = b"".join(exchange.body for exchange in made.exchanges)
+    assert b"harbour-pilot" in asked
+    assert ("mcp_servers" in options) == (mcp_server.TOOL.encode() in asked)
+
+
+async def test_two_at_once_do_not_meet() -> None:
+    """Two runs of one harness at a time share nothing but the installation."""
+    first, second = await asyncio.gather(recording_of("pi"), recording_of("pi"))
+    assert first.run.verdict.succeeded
+    assert second.run.verdict.succeeded
+    assert first.summary == second.summary
