@@ -7,10 +7,11 @@ import pytest
 from capture_proxy.dialects import DIALECTS
 from tests.capture_proxy.sdk.anthropic_driver import MessagesDriver
 from tests.capture_proxy.sdk.driver import Driver
+from tests.capture_proxy.sdk.google_driver import GoogleDriver
 from tests.capture_proxy.sdk.openai_drivers import ChatDriver, ResponsesDriver
 
-DRIVERS: list[Driver] = [ChatDriver(), ResponsesDriver(), MessagesDriver()]
-assert {driver.dialect for driver in DRIVERS} <= set(DIALECTS)
+DRIVERS: list[Driver] = [ChatDriver(), ResponsesDriver(), MessagesDriver(), GoogleDriver()]
+assert {driver.dialect for driver in DRIVERS} == set(DIALECTS)
 
 
 @pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name)

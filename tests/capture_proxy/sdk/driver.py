@@ -85,6 +85,10 @@ class Driver(ABC):
     def results(self, answer: Answer, texts: Sequence[str]) -> list[Any]:
         """The results of an answer's calls, in order."""
 
+    def nonsense(self) -> list[Any]:
+        """Turns that the SDK sends and the API refuses."""
+        return []
+
     @abstractmethod
     async def ask(
         self,

@@ -10,7 +10,10 @@ from schemas.records import CompletionState
 from tests.capture_proxy.conftest import Stack
 from tests.capture_proxy.sdk.driver import Driver
 
-pytestmark = pytest.mark.component
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),  # an SDK's own
+]
 
 MakeStack = Callable[..., Awaitable[Stack]]
 
@@ -32,10 +35,10 @@ async def test_401(stack: Stack, sdk: Driver, stream: bool) -> None:
 
 
 async def test_400(stack: Stack, sdk: Driver, stream: bool) -> None:
-    """A request without a single message."""
+    """A request that no conversation can be read from."""
     async with sdk.client(stack, retries=2) as client:
         with pytest.raises(sdk.errors[400]) as caught:
-            await sdk.ask(client, [], stream=stream)
+            await sdk.ask(client, sdk.nonsense(), stream=stream)
     assert sdk.status_of(caught.value) == 400
     assert not stack.engine.requests
 
