@@ -320,3 +320,14 @@ async def test_t55_stream_and_whole_leave_equal_records(stack: Stack) -> None:
     assert [item["type"] for item in values[-1]["response"]["output"]] == kinds
     assert (values[0]["type"], values[-1]["type"]) == ("response.created", "response.completed")
     assert values[-1]["response"]["usage"].keys() == whole["usage"].keys()
+
+
+async def test_b64_a_schema_binds_the_sampling_and_the_record_says_so(stack: Stack) -> None:
+    """The engine gets the schema under its own name; the logprobs are recorded as those of a masked distribution."""
+    schema = {"type": "object", "properties": {"names": {"type": "array"}}, "required": ["names"]}
+    wanted = {"type": "json_schema", "name": "Colours", "strict": True, "schema": schema}
+    status, _ = await post(stack, WIRE.request(text="x") | {"text": {"verbosity": "low", "format": wanted}})
+    assert status == 200
+    assert json.loads(stack.engine.requests[0]["sampling_params"]["json_schema"]) == schema
+    await stack.until(lambda: bool(stack.calls))
+    assert any("masked" in note for note in stack.calls[0].notes["sampling"])

@@ -57,7 +57,7 @@ def added_tools(items: list[Json]) -> list[tuple[str, list[Json]]]:
 
 
 def _read_item(item: dict[str, Any], where: str, conversation: Conversation, tools: ToolBox, notes: Notes) -> None:
-    kind = item.get("type") or ("message" if "role" in item else "item_reference")
+    kind = _kind(item)
     if kind == "message":
         _read_message(item, where, conversation, notes)
     elif kind == "reasoning":
@@ -77,10 +77,18 @@ def _read_item(item: dict[str, Any], where: str, conversation: Conversation, too
     elif kind == "compaction_trigger":
         raise ProxyError("bad_request", f"{where}: this server doesn't compact: summarise in the client", param=where)
     elif "role" in item and "content" in item:
-        notes.add(f"read as a message: {str(kind)[:80]}")
+        notes.add(f"read as a message: {kind[:80]}")
         _read_message(item, where, conversation, notes)
     else:
-        notes.add(f"dropped item: {str(kind)[:80]}")
+        notes.add(f"dropped item: {kind[:80]}")
+
+
+def _kind(item: dict[str, Any]) -> str:
+    """An item's type, which messages and references may leave out."""
+    kind = item.get("type")
+    if isinstance(kind, str) and kind:
+        return kind
+    return "message" if "role" in item else "item_reference"
 
 
 def _read_message(item: dict[str, Any], where: str, conversation: Conversation, notes: Notes) -> None:

@@ -141,7 +141,7 @@ def _note_unused(value: Mapping[str, Json], notes: Notes) -> None:
         if sent and not is_neutral:
             notes.add(f"repeated, without effect: {name}")
     for wanted in want_list(value, "include"):
-        if wanted not in {_SEALED_REASONING, _LOGPROBS}:
+        if wanted not in (_SEALED_REASONING, _LOGPROBS):
             notes.add(f"ignored include: {str(wanted)[:80]}")
 
 

@@ -22,6 +22,7 @@ class ToolBox:
     functions: list[dict[str, Json]] = field(default_factory=list)
     forms: dict[str, ToolForm] = field(default_factory=dict)
     _names: dict[tuple[str, str], str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
 
     def add(self, tools: list[Json], where: str, notes: Notes) -> None:
         """Adds tools as the client defines them; hosted and unknown kinds are dropped and noted. Raises ProxyError(bad_request)."""
@@ -54,14 +55,11 @@ class ToolBox:
             at = f"{where}.tools.{position}"
             if not isinstance(tool, dict):
                 raise ProxyError("bad_request", f"{at}: must be an object", param=at)
-            if tool.get("type") not in {"function", "custom"}:
-                notes.add(f"dropped hosted tool: {str(tool.get('type'))[:80]}")
-                continue
-            if (
-                position == 0 and isinstance(about, str) and about
-            ):  # said once, before what the first tool says of itself
-                tool = {**tool, "description": "\n\n".join(filter(None, [about, tool.get("description")]))}  # noqa: PLW2901
-            self._add_one(tool["type"], tool, name, at, notes)
+            match tool.get("type"):
+                case "function" | "custom" as kind:
+                    self._add_one(kind, tool if position else _introduced(about, tool), name, at, notes)
+                case kind:
+                    notes.add(f"dropped hosted tool: {str(kind)[:80]}")
 
     def _add_one(self, kind: ToolKind, tool: dict[str, Any], namespace: str, where: str, notes: Notes) -> None:
         name = _name(tool, where)
@@ -70,6 +68,7 @@ class ToolBox:
             return
         visible = self._free(_joined(namespace, name))
         self._names[namespace, name] = visible
+        self._taken.add(visible)
         if kind == "custom" or visible != name:
             self.forms[visible] = ToolForm(kind, name, namespace)
         if tool.get("defer_loading") is True:
@@ -77,9 +76,8 @@ class ToolBox:
         self.functions.append({"type": "function", "function": _function(kind, visible, tool, notes)})
 
     def _free(self, wanted: str) -> str:
-        taken = set(self._names.values())
         name, number = wanted, 2
-        while name in taken:
+        while name in self._taken:
             name, number = f"{wanted}_{number}", number + 1
         return name
 
@@ -88,6 +86,12 @@ def _joined(namespace: str, name: str) -> str:
     if not namespace:
         return name
     return f"{namespace.removesuffix(_NAMESPACE_SEPARATOR)}{_NAMESPACE_SEPARATOR}{name}"
+
+
+def _introduced(about: Json, tool: dict[str, Any]) -> dict[str, Any]:
+    """A namespace's first tool, with what the namespace says of itself in front: once is enough."""
+    texts = [text for text in (about, tool.get("description")) if isinstance(text, str) and text]
+    return {**tool, "description": "\n\n".join(texts)}
 
 
 def _name(tool: dict[str, Any], where: str) -> str:
@@ -102,7 +106,7 @@ def _function(kind: ToolKind, name: str, tool: dict[str, Any], notes: Notes) -> 
     if kind == "custom":
         return freeform_function(name, description, tool.get("format"), notes)
     function: dict[str, Json] = {"name": name}
-    if description:
+    if isinstance(description, str) and description:
         function["description"] = description
     sent = tool.get("parameters")
     return {**function, "parameters": sent if isinstance(sent, dict) else {"type": "object", "properties": {}}}
@@ -114,9 +118,9 @@ def read_choice(choice: Json, tools: ToolBox, notes: Notes) -> Json:
 
 
 def _choice(choice: Json, tools: ToolBox, notes: Notes) -> Json:
-    if not isinstance(choice, dict):
+    if choice is None or isinstance(choice, str):
         return choice
-    match choice.get("type"):
+    match choice.get("type") if isinstance(choice, dict) else None:
         case "function" | "custom":
             name = tools.visible_name(str(choice.get("name") or ""), str(choice.get("namespace") or ""))
             return {"type": "function", "function": {"name": name}}
