@@ -25,6 +25,30 @@ _MARKS = frozenset({THINK, THINK_END, "<tool_call>", "</tool_call>"})
 """Never hidden from the parser, even by a tokenizer that calls them special."""
 
 
+_QUESTION: dict[str, Any] = {"role": "user", "content": "?"}
+_PROBE_CALL: dict[str, Any] = {"id": "call_0", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+_SAID: dict[str, Any] = {"role": "assistant", "content": "So.", "reasoning_content": "Hm."}
+_CALLED: dict[str, Any] = {**_SAID, "tool_calls": [_PROBE_CALL]}
+_RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "call_0", "content": "a.txt"}
+_PROBE_TOOLS = [{"type": "function", "function": {"name": "ls", "description": "", "parameters": {"type": "object"}}}]
+_TAIL_PROBES: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+    (_SAID, [_QUESTION]),
+    (_CALLED, [_RESULT]),
+    (_CALLED, [_RESULT, _RESULT]),
+    (_CALLED, [_RESULT, _QUESTION]),
+    (_SAID, [_QUESTION, _SAID, _QUESTION]),
+    (_CALLED, [_RESULT, _CALLED, _RESULT]),
+    (_SAID, [{"role": "system", "content": "Note."}, _QUESTION]),
+]
+"""An answer and what may follow it."""
+_TAIL_CONTEXTS: list[list[dict[str, Any]]] = [
+    [{"role": "system", "content": "Be brief."}, _QUESTION],
+    [_QUESTION, _CALLED, _RESULT],
+    [{"role": "system", "content": "Be brief."}, _QUESTION, _SAID, _QUESTION, _CALLED, _RESULT, _RESULT],
+]
+"""What may stand before the answer."""
+
+
 class TemplateRenderer:
     """A `Renderer` on a model's tokenizer and chat template. Thread-safe after construction."""
 
@@ -48,6 +72,7 @@ class TemplateRenderer:
         self._table = ByteTable(tokenizer.backend, hidden_ids=self._hidden_ids, added=added_texts)
         self._turn_end = self._find_turn_end({text: i for i, text in added_texts.items()})
         self.end_of_turn_id = self._turn_end[1] if self._turn_end else None
+        self._is_tail_local, self._are_tools_in_tail = self._look_at_tails()
         ends = [self.end_of_turn_id] if self.end_of_turn_id is not None else []
         self.stop_token_ids = tuple(dict.fromkeys([*ends, *stop_token_ids]))
         self._call_format: CallFormat = read_xml_calls if "<function=" in template.source else read_json_calls
@@ -97,19 +122,40 @@ class TemplateRenderer:
         """
         if self._turn_end is None or not has_answer_before(messages, new_from):
             return None
+        if self._is_tail_local:  # the cost of what is new, not of the whole conversation
+            answer, new = messages[new_from - 1], messages[new_from:]
+            tail = self._tail([_QUESTION, answer, *new], 2, tools if self._are_tools_in_tail else (), template_kwargs)
+        else:
+            tail = self._tail(messages, new_from, tools, template_kwargs)
+        if tail is None:
+            return None
+        end_text, end_id = self._turn_end
+        # With the end in front, as it stands in the prompt: some tokenizers put a space before a text that begins without it.
+        ids = self.encode(end_text + tail)
+        if end_id not in ids[:2]:
+            return None
+        closing = [] if output_ids and output_ids[-1] == end_id else [end_id]
+        return [*prompt_ids, *output_ids, *closing, *ids[ids.index(end_id) + 1 :]]
+
+    def _tail(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        new_from: int,
+        tools: Sequence[Mapping[str, Any]],
+        template_kwargs: Mapping[str, Any],
+    ) -> str | None:
+        """What the template prints behind the end of the turn before `messages[new_from]`; None where that can't be told."""
+        assert self._turn_end is not None
         prepared = for_template(messages)
         prepared[new_from - 1] = _stand_in(prepared[new_from - 1])
         try:
             text = self.render_text(prepared, tools, template_kwargs)
         except ProxyError:
             return None
-        end_text, end_id = self._turn_end
+        end_text = self._turn_end[0]
         answer = text.rfind(_STAND_IN)
         end = text.find(end_text, answer) if answer >= 0 else -1
-        if end < 0:
-            return None
-        closing = [] if output_ids and output_ids[-1] == end_id else [end_id]
-        return [*prompt_ids, *output_ids, *closing, *self.encode(text[end + len(end_text) :])]
+        return text[end + len(end_text) :] if end >= 0 else None
 
     def parser(
         self,
@@ -154,6 +200,19 @@ class TemplateRenderer:
 
     def _decode_visible(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode([i for i in ids if i not in self._hidden_ids])
+
+    def _look_at_tails(self) -> tuple[bool, bool]:
+        """(whether what stands before an answer changes nothing of what is printed behind it, whether the tools change that)."""
+        if self._turn_end is None:
+            return False, True
+        is_local, are_tools_in_tail = True, False
+        for answer, new in _TAIL_PROBES:
+            alone = self._tail([_QUESTION, answer, *new], 2, _PROBE_TOOLS, {})
+            for before in _TAIL_CONTEXTS:
+                whole = self._tail([*before, answer, *new], len(before) + 1, _PROBE_TOOLS, {})
+                is_local = is_local and alone is not None and whole == alone
+            are_tools_in_tail = are_tools_in_tail or self._tail([_QUESTION, answer, *new], 2, (), {}) != alone
+        return is_local, are_tools_in_tail
 
     def _find_turn_end(self, ids_of_added: Mapping[str, int]) -> tuple[str, int] | None:
         """The added token that the template prints right after an answer: its text and id."""

@@ -18,11 +18,13 @@ from schemas.records import (
     CallDisposition,
     CompletionDelivery,
     CompletionRecord,
+    LineageStatus,
     ScoredTrajectory,
     SessionEventType,
     SessionSealed,
     Status,
 )
+from schemas.resolve import resolve
 from schemas.topics import TOPICS
 from tests.e2e.stack import Stack
 
@@ -66,8 +68,13 @@ def check_trace(result: ScoredTrajectory, completions: list[CompletionRecord]) -
     assert (counts.calls, counts.trained, counts.context, counts.untrainable) == (3, 3, 0, {})
     assert {c.disposition for c in result.trajectory.calls} == {CallDisposition.TRAINED}
     whole = np.concatenate([unpack_ids(trace.prompt_ids), unpack_ids(trace.response_ids)])
-    last = completions[-1]
-    assert whole.tolist() == [*unpack_ids(last.suffix_ids), *unpack_ids(last.output_ids)]
+    first, *later = completions
+    resolved = resolve(completions).calls
+    assert whole.tolist() == unpack_ids(resolved[completions[-1].completion_id].reach()).tolist()
+    assert first.lineage is LineageStatus.ROOT
+    assert {c.lineage for c in later} == {LineageStatus.RESOLVED}
+    assert [c.parent_id for c in later] == [c.completion_id for c in completions[:-1]]
+    assert all(c.prefix_len == resolved[c.parent_id].reach_len for c in later)
     mask, logprobs = unpack_mask(trace.loss_mask), unpack_logprobs(trace.logprobs)
     sampled = np.concatenate([unpack_ids(c.output_ids) for c in completions])
     assert unpack_ids(trace.response_ids)[mask == 1].tolist() == sampled.tolist()
