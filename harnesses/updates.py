@@ -50,8 +50,10 @@ def newest(adapter: Adapter, timeout_s: float = 60.0) -> Update | None:
 
 def _npm(package: Package, timeout_s: float) -> str:
     argv = [str(system_npm()), "view", package.package, "version", "--json", "--fetch-retries=1"]
-    answer = json.loads(_asked(argv, None, "npm", timeout_s) or '""')
-    return str(answer)
+    answer = json.loads(_asked(argv, None, "npm", timeout_s) or "null")
+    if not isinstance(answer, str) or not answer:
+        raise InstallError(f"npm offers no version of {package.package}")
+    return answer
 
 
 def _pypi(package: Package, timeout_s: float) -> str:

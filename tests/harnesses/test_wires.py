@@ -134,5 +134,5 @@ def test_a_directory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(HarnessError, match=r"bad\.yaml: is no YAML"):
         harnesses.get("pi")
     monkeypatch.setenv("POLYNYA_HARNESS_DIR", str(tmp_path / "none"))
-    with pytest.raises(HarnessError, match="POLYNYA_HARNESS_DIR is .*, which is no directory"):
+    with pytest.raises(HarnessError, match=r"POLYNYA_HARNESS_DIR is .*, which is no directory"):
         harnesses.get("pi")
