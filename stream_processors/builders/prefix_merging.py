@@ -80,21 +80,25 @@ class _Weaver:
         reach = [NO_PARENT] * len(self.analysis.calls)
         for i in range(len(reach) - 1, -1, -1):  # children stand behind their parents
             if self.analysis.tree.is_node[i]:
-                own = i if not self.analysis.reasons[i] else NO_PARENT
-                reach[i] = max([own, *(reach[c] for c in self.analysis.tree.children[i])])
+                latest = i if not self.analysis.reasons[i] else NO_PARENT
+                for child in self.analysis.tree.children[i]:
+                    latest = max(latest, reach[child])
+                reach[i] = latest
         return reach
 
     def _paths(self, roots: list[int]) -> Iterable[list[int]]:
         """Root-to-leaf paths; at a fork the branch that goes on longest comes first, it is the main line."""
-        stack = [[root] for root in reversed(roots)]
+        path: list[int] = []
+        stack = [(root, 0) for root in reversed(roots)]
         while stack:
-            path = stack.pop()
-            children = [c for c in self.analysis.tree.children[path[-1]] if self.reach[c] != NO_PARENT]
+            i, depth = stack.pop()
+            del path[depth:]
+            path.append(i)
+            children = [c for c in self.analysis.tree.children[i] if self.reach[c] != NO_PARENT]
             if not children:
-                yield path
-                continue
+                yield list(path)
             # The last pushed is walked first.
-            stack.extend([*path, c] for c in sorted(children, key=lambda c: self.reach[c]))
+            stack += [(c, depth + 1) for c in sorted(children, key=self.reach.__getitem__)]
 
     def _retried(self, roots: list[int]) -> set[int]:
         """Calls whose very prompt was also answered by a call that went on longer."""

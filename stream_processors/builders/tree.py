@@ -20,7 +20,7 @@ class CallTree:
     """The forest over a lease's calls, by position; equal prompts have the same place in `prompts` (None: not in the tree).
 
     `children` lists nodes only. `is_continued[i]`: some later call's prompt starts with i's prompt and sampled ids, or the proxy
-    found its conversation to go on from i: which proves that the harness received that reply. `shared[i]`: how many bytes of i's prompt an earlier call has, too.
+    found its conversation to go on from i: which proves that the harness received that reply. `shared[i]`: how many bytes of a root's prompt an earlier call has, too.
     """
 
     prompts: list[Place | None]
@@ -50,7 +50,8 @@ def grow_tree(calls: list[Call], places: Sequence[tuple[Place | None, Place | No
             continue
         i = call.position
         twins = next((replies[place] for place in prompt.upwards() if place in replies), None)
-        shared[i] = next((place.depth for place in prompt.upwards() if place in trodden), 0)
+        if twins is None:
+            shared[i] = next((place.depth for place in prompt.upwards() if place in trodden), 0)
         for place in end.upwards():
             if place in trodden:
                 break
@@ -75,6 +76,8 @@ def _choose(call: Call, twins: list[int], calls: list[Call], carried: list[int])
     The one that the record names, else one that surely was seen; of several such each gets its share of what continues
     them, since each of them was answered.
     """
+    if len(twins) == 1:
+        return twins[0]
     named = [i for i in twins if calls[i].record.completion_id == call.record.parent_id]
     seen = named or [i for i in twins if calls[i].is_delivered] or twins[:1]
     return min(seen, key=lambda i: carried[i])

@@ -47,6 +47,8 @@ class Place:
 
     def digest(self) -> str:
         """SHA-256 (hex) of the packed ids from the root to here; hashes only what no earlier digest on the way covers."""
+        if self._hasher is not None:
+            return self._hasher.hexdigest()
         way: list[Place] = []
         hasher: _Hash | None = None
         for place in self.upwards():
@@ -57,8 +59,7 @@ class Place:
         hasher = hashlib.sha256() if hasher is None else hasher
         for place in reversed(way):
             hasher.update(place.data)
-        if way:
-            self._hasher = hasher.copy()
+        self._hasher = hasher
         return hasher.hexdigest()
 
     def since(self, depth: int) -> bytes:
@@ -100,6 +101,8 @@ class TokenTrie:
 
     def at_depth(self, below: Place, depth: int) -> Place:
         """The place `depth` bytes from the root on the way to `below`, whose depth isn't lower."""
+        if depth == below.depth:
+            return below
         for place in below.upwards():
             start = place.depth - len(place.data)
             if depth == place.depth:
@@ -109,7 +112,7 @@ class TokenTrie:
         return self.root
 
     def _hang(self, up: Place, data: bytes) -> Place:
-        place = Place(up, data, is_negative=up.is_negative or _has_negative(data))
+        place = Place(up, data, is_negative=up.is_negative or has_negative(data))
         up.children[data[:ID_BYTES]] = place
         return place
 
@@ -136,5 +139,6 @@ def _common(edge: bytes, ids: bytes, at: int) -> int:
     return int(np.argmax(one != other)) * ID_BYTES
 
 
-def _has_negative(data: bytes) -> bool:
-    return bool(np.frombuffer(data, ID_DTYPE).min() < 0)
+def has_negative(ids: bytes) -> bool:
+    """Whether one of these packed ids is below 0: whether the highest bit of any last byte is set."""
+    return not ids[ID_BYTES - 1 :: ID_BYTES].isascii()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.arrays import unpack_ids, unpack_logprobs
+from schemas.arrays import unpack_logprobs
 from schemas.records import CompletionState, VersionSpan
 from stream_processors.builders.base import Call
 from stream_processors.builders.tree import CallTree
-from stream_processors.builders.trie import ID_BYTES, Place
+from stream_processors.builders.trie import ID_BYTES, Place, has_negative
 
 LOGPROB_FLOOR: Final = -9000.0
 """Engines write -9999 for "no value"; a real log-probability of a sampled token never comes near."""
 
 LOGPROB_CEILING: Final = 1e-3
 """A log-softmax in low precision may end a rounding error above 0; anything more isn't a log-probability."""
+
+_SURELY_LOGPROBS: Final = bytes([*range(0x3A), *range(0x80, 0xC6)])
+"""Last bytes of float32 in [0, 0.00048) and in (-8192, 0]: 0x3A begins at 0.00048, 0xC6 at -8192."""
 
 
 def content_problem(call: Call, prompt: Place | None, policy_id: str) -> str:
@@ -46,12 +49,19 @@ def _token_problem(call: Call, prompt: Place) -> str:
     # Both arrays have 4-byte elements, so equal lengths in bytes are equal lengths in tokens.
     if len(record.logprobs) != len(record.output_ids):
         return "logprob_length"
-    if prompt.is_negative or unpack_ids(record.output_ids).min() < 0:
+    if prompt.is_negative or has_negative(record.output_ids):
         return "oov"
-    values = unpack_logprobs(record.logprobs)
-    if not (values.min() > LOGPROB_FLOOR and values.max() <= LOGPROB_CEILING):  # NaN fails both
+    if not _are_logprobs(record.logprobs):
         return "logprob_invalid"
     return "" if _are_whole(record.version_spans, len(record.output_ids) // ID_BYTES) else "mixed_version"
+
+
+def _are_logprobs(packed: bytes) -> bool:
+    """Whether all of these float32 are above the floor and not above the ceiling."""
+    if not packed[3::4].translate(None, _SURELY_LOGPROBS):  # the last byte holds the sign and most of the exponent
+        return True
+    values = unpack_logprobs(packed)
+    return bool(values.min() > LOGPROB_FLOOR and values.max() <= LOGPROB_CEILING)  # NaN fails both
 
 
 def _are_whole(spans: list[VersionSpan], length: int) -> bool:

@@ -22,6 +22,7 @@ from tests.bench.processes import ROOT, raise_file_limit
 from tests.bench.report import Metric, table, write
 
 MEASUREMENTS = {
+    "merge": 90.0,
     "proxy_latency": 150.0,
     "many_calls": 240.0,
     "assembler": 150.0,
