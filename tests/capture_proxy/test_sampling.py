@@ -54,3 +54,35 @@ def test_the_models_stop_tokens_are_always_there() -> None:
     sampling, _ = effective({"stop_token_ids": [3], "seed": None})
     assert sampling["stop_token_ids"] == [3, 7]
     assert "seed" not in sampling
+
+
+def test_nothing_is_left_to_the_engines_defaults() -> None:
+    """What nobody sets is neutral, and stands in the record; null is not set."""
+    sampling, _ = effective({"temperature": None}, defaults={"top_k": 20, "min_p": None})
+    assert (sampling["temperature"], sampling["top_k"], sampling["min_p"]) == (1.0, 20, 0.0)
+    assert (sampling["repetition_penalty"], sampling["frequency_penalty"]) == (1.0, 0.0)
+
+
+def test_an_output_format_binds_the_engine() -> None:
+    """The schema as text in the client's order, and a note that the logprobs are of a masked distribution."""
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    sampling, notes = effective({}, response_format={"type": "json_schema", "json_schema": {"schema": schema}})
+    assert sampling["json_schema"] == '{"type":"object","properties":{"b":{},"a":{}}}'
+    assert notes == ("constrained: the logprobs are of a distribution masked by json_schema",)
+    assert effective({}, response_format={"type": "json_object"})[0]["json_schema"] == '{"type":"object"}'
+    assert "json_schema" not in effective({}, response_format={"type": "text"})[0]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"type": "xml"},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"schema": {"maximum": 2**70}}},
+    ],
+)
+def test_a_format_that_no_engine_can_hold(wanted: dict[str, Any]) -> None:
+    """A clear error, never free prose."""
+    with pytest.raises(ProxyError) as caught:
+        effective({}, response_format=wanted)
+    assert caught.value.kind == "bad_request"

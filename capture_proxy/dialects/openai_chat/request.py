@@ -66,6 +66,7 @@ _KNOWN = (
     "logprobs",
     "top_logprobs",
     "logit_bias",
+    "modalities",
     *_SAMPLING,
     *_EXTENSIONS,
 )

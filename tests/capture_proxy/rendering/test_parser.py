@@ -87,6 +87,22 @@ def test_a_malformed_call_is_text_exactly_as_sampled(sampled: str) -> None:
     assert (reply.text, reply.tool_calls, reply.status) == (sampled, (), "tool_parse_error")
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_of_a_cut_reply_the_whole_calls_stay(size: int) -> None:
+    """Only where the length cut it inside a later call; the cut one is text as sampled. A malformed call takes all with it."""
+    text = f"Ok. {CALL}\n{CALL[:-5]}"
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    for is_cut, calls, shown in ((True, 1, "Ok. " + CALL[:-5]), (False, 0, text)):
+        parser = MarkParser(Pieces(pieces), call_format=read_json_calls)
+        for token_id in range(len(pieces)):
+            parser.feed([token_id])
+        _, reply = parser.finish(is_cut=is_cut)
+        assert (len(reply.tool_calls), reply.text, reply.status) == (calls, shown, "tool_parse_error")
+    parser = MarkParser(Pieces([f"{CALL}<tool_call>x</tool_call>"]), call_format=read_json_calls)
+    parser.feed([0])
+    assert parser.finish(is_cut=True)[1].tool_calls == ()
+
+
 def test_a_malformed_call_in_open_thinking_stays_thinking() -> None:
     """It never was visible text."""
     _, reply = parse("<think>\nhm <tool_call>{")

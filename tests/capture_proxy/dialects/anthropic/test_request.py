@@ -267,3 +267,78 @@ def test_bad_requests_name_the_field(body: dict[str, Any], param: str) -> None:
     with pytest.raises(ProxyError) as raised:
         read(**body)
     assert (raised.value.kind, raised.value.param) == ("bad_request", param)
+
+
+def test_message_threads_are_refused() -> None:
+    """The client sends the conversation whole after a 400 that names the field."""
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        with pytest.raises(ProxyError, match="send the whole conversation") as caught:
+            read(thread=thread)
+        assert (caught.value.status, caught.value.param) == (400, "thread")
+    assert read(thread=None).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "parameter"),
+    [
+        ("bash_20250124", "bash", "command"),
+        ("text_editor_20250728", "str_replace_based_edit_tool", "old_str"),
+        ("memory_20250818", "memory", "new_path"),
+        ("computer_20251124", "computer", "coordinate"),
+    ],
+)
+def test_vendor_defined_tools_that_the_client_runs(kind: str, name: str, parameter: str) -> None:
+    """The model is told what they take, under the name that the client listens to."""
+    screen = {"display_width_px": 800, "display_height_px": 600} if name == "computer" else {}
+    request = read(tools=[{"type": kind, "name": name, **screen}])
+    [tool] = request.tools
+    assert tool["function"]["name"] == name
+    assert parameter in tool["function"]["parameters"]["properties"]
+    assert not [note for note in request.notes if note.startswith("dropped")]
+    assert ("800 x 600" in tool["function"]["description"]) == (name == "computer")
+
+
+def test_structured_output_in_both_places() -> None:
+    """`output_config.format`, or the older `output_format`; anything else in it is refused by name."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    wanted = {"type": "json_schema", "schema": schema}
+    for body in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+        found = read(**body).response_format
+        assert found is not None
+        assert found["json_schema"]["schema"] == schema
+    with pytest.raises(ProxyError) as caught:
+        read(output_config={"format": {"type": "xml"}})
+    assert caught.value.param == "output_config.format"
+
+
+def test_hosted_servers_and_fields_of_tools() -> None:
+    """What the vendor would run is dropped, what isn't enforced is named."""
+    request = read(
+        mcp_servers=[{"type": "url", "url": "https://mcp.example", "name": "x"}],
+        tools=[
+            {"type": "mcp_toolset", "mcp_server_name": "x"},
+            {"name": "t", "input_schema": {"type": "object"}, "strict": True, "eager_input_streaming": False},
+        ],
+    )
+    assert [tool["function"]["name"] for tool in request.tools] == ["t"]
+    assert request.notes == (
+        "dropped hosted tool: mcp_toolset",
+        "dropped: mcp_servers, which the vendor would call",
+        "ignored tool field: strict",
+    )
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image", "source": "x"},
+        {"type": "document", "source": [1]},
+        {"type": "search_result", "content": 5},
+        {"type": "tool_result", "tool_use_id": 5, "content": {"a": 1}},
+        {"type": {"a": 1}},
+        {"type": "document", "source": {"type": "content", "content": [None, 7]}},
+    ],
+)
+def test_blocks_of_the_wrong_type_are_no_crash(block: Any) -> None:
+    """Something stands in their place."""
+    assert read(messages=[{"role": "user", "content": [block]}]).messages

@@ -9,6 +9,8 @@ import pytest
 
 from capture_proxy.dialects.openai_chat.request import parse_request
 from capture_proxy.reply import ChatRequest, ProxyError
+from capture_proxy.turn_ids import turn_token
+from schemas import ids
 
 
 def read(**body: Any) -> ChatRequest:
@@ -158,3 +160,44 @@ def test_images_stay_and_other_media_become_text() -> None:
     )
     assert request.messages[0]["content"][0]["image_url"]["url"].startswith("data:image/png")
     assert request.messages[1]["content"] == "[audio: wav, 3 bytes]\n[file: f]"
+
+
+def test_reasoning_details_and_refusals_in_history() -> None:
+    """Reasoning is read from the details where nothing else has it, with our mark in them; a refusal is what was said."""
+    completion = ids.completion_id("lease", 1, 1)
+    request = read(
+        messages=[
+            {"role": "user", "content": "x"},
+            {
+                "role": "assistant",
+                "content": None,
+                "refusal": "No.",
+                "reasoning_details": [
+                    {"type": "reasoning.text", "text": "a", "signature": "foreign"},
+                    {"type": "reasoning.summary", "summary": "b"},
+                    {"type": "reasoning.encrypted", "data": turn_token(completion)},
+                ],
+                "audio": {"id": "a1"},
+            },
+            {"role": "user", "content": "y", "name": "Ann"},
+        ]
+    )
+    assert request.messages[1] == {"role": "assistant", "content": "No.", "reasoning_content": "a\nb"}
+    assert request.turn_ids == ("", completion, "")
+    assert request.notes == ("ignored message field: audio", "ignored message field: name")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_audio", "input_audio": "x"},
+        {"type": "file", "file": []},
+        {"type": "image_url", "image_url": None},
+        {"type": ["odd"]},
+        7,
+        None,
+    ],
+)
+def test_parts_of_the_wrong_type_are_no_crash(part: Any) -> None:
+    """Something stands in their place, or the request is refused."""
+    assert read(messages=[{"role": "user", "content": [part]}]).messages[0]["content"] is not None
