@@ -65,6 +65,8 @@ class Call:
     accepted_s: float = 0.0
     first_token_s: float = 0.0
     response_bytes: int = 0
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What else its record says, by name."""
     is_stream_begun: bool = False
     """The client has seen status 200; an error from here on travels inside the stream."""
     is_terminal_sent: bool = False

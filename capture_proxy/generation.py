@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
 from capture_proxy import outcome
 from capture_proxy.call import Call
 from capture_proxy.engine_pool import EnginePool
-from capture_proxy.engines.base import EngineChunk, EngineFinish, GenerateRequest
+from capture_proxy.engines.base import Engine, EngineChunk, EngineFinish, GenerateRequest
 from capture_proxy.recorder import Recorder
 from capture_proxy.rendering.base import ParsedReply
 from capture_proxy.reply import Failed, Finished, ProxyError, ReasoningDelta, ReplyEvent, TextDelta
+from capture_proxy.stretches import RETRY_PAUSES_S, Stretch, is_unreached, joined, resumed
 from capture_proxy.text_in import TextReader, chat_prompt, note_prompt, stand_alone
 
 log = structlog.get_logger(__name__)
+
+_PASSING: Final = frozenset({"overloaded", "engine_unavailable"})
+_LONGEST_PAUSE_S: Final = 5.0
 
 
 class TokenReader:
@@ -48,7 +53,9 @@ class Generation:
     recorded as aborted.
     """
 
-    def __init__(self, call: Call, recorder: Recorder, *, timeout_s: float) -> None:
+    def __init__(
+        self, call: Call, recorder: Recorder, *, timeout_s: float, max_resumes: int = 0, resume_wait_s: float = 60.0
+    ) -> None:
         self.call = call
         self.events: asyncio.Queue[ReplyEvent] = asyncio.Queue()
         self.settled = asyncio.Event()
@@ -56,6 +63,8 @@ class Generation:
         self.error: ProxyError | None = None
         self._recorder = recorder
         self._timeout_s = timeout_s
+        self._max_resumes = max_resumes
+        self._resume_wait_s = resume_wait_s
         self._gave_up = ""
         self._sampling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -141,20 +150,79 @@ class Generation:
             top_logprobs=call.request.top_logprobs or 0,
             chat=chat,
         )
+        finish = await self._stretches(engines, engine, request, reader)
+        deltas, call.parsed = reader.finish(finish)
+        self._show(deltas)
+
+    async def _stretches(
+        self, engines: EnginePool, engine: Engine, request: GenerateRequest, reader: TextReader | TokenReader
+    ) -> EngineFinish:
+        """Samples to the end, in as many stretches as it takes; the finish of the whole."""
+        call, is_text_in = self.call, engine.is_text_in
+        done: list[Stretch] = []
+        part, tries, waited_s = request, 0, 0.0
+        while True:
+            start = len(call.output_ids)
+            try:
+                finish = await self._stretch(engine, part, reader)
+            except ProxyError as error:
+                pause_s = self._pause_s(error, has_begun=len(call.output_ids) > start, done=done, tries=tries)
+                if pause_s is None or (waited_s := waited_s + pause_s) > self._resume_wait_s:
+                    raise self._cut_short(error, done) from error
+                await asyncio.sleep(pause_s)
+                tries += 1
+                call.notes["engine_tries"] = tries + 1
+                part = replace(part, rid=f"{request.rid}-{len(done) + tries + 1}")
+                chosen = await engines.choose(call.lease.spec.policy_id, call.session_id)
+                if chosen.engine.is_text_in != is_text_in:
+                    raise
+                engine, call.engine_url = chosen.engine, chosen.engine.url
+                continue
+            done.append(Stretch(start, finish))
+            call.finish = joined(done, call.prompt.ids, call.output_ids)
+            if finish.reason != "abort":
+                return call.finish
+            if is_text_in or len(done) > self._max_resumes:
+                why = finish.message or "no reason given"
+                raise ProxyError("engine_unavailable", f"the engine aborted the request: {why}; it can be sent again")
+            call.notes["resumed"] = len(done)
+            log.info("call.resumed", completion_id=call.completion_id, after_tokens=len(call.output_ids))
+            following = resumed(request, call.output_ids, len(done) + tries + 1)
+            if following is None:
+                call.finish = replace(call.finish, reason="length")
+                return call.finish
+            part = following
+
+    def _pause_s(self, error: ProxyError, *, has_begun: bool, done: list[Stretch], tries: int) -> float | None:
+        """How long to wait before another try of a stretch; None: the error is the client's."""
+        if has_begun:
+            return None
+        if done:  # in the middle of a reply the client can't be sent away: the engine is waited for
+            return min(error.retry_after_s or 1.0, _LONGEST_PAUSE_S) if error.kind in _PASSING else None
+        return RETRY_PAUSES_S[tries] if is_unreached(error) and tries < len(RETRY_PAUSES_S) else None
+
+    def _cut_short(self, error: ProxyError, done: list[Stretch]) -> ProxyError:
+        """An error that ends a reply which the engine had begun: one that invites the client to ask again."""
+        if not done:
+            return error
+        return ProxyError(
+            "engine_unavailable", f"the engine aborted the request and didn't go on with it: {error.message}"
+        )
+
+    async def _stretch(
+        self, engine: Engine, request: GenerateRequest, reader: TextReader | TokenReader
+    ) -> EngineFinish:
+        call, finish = self.call, None
         async with engine.generate(request) as stream:
-            call.accepted_s = time.monotonic()
+            call.accepted_s = call.accepted_s or time.monotonic()
             self.settled.set()
             async for chunk in stream:
                 self._collect(chunk)
                 self._show(reader.feed(chunk))
-        if call.finish is None:
+                finish = chunk.finish or finish
+        if finish is None:
             raise ProxyError("engine_error", "the engine's answer ended without a finish")
-        deltas, call.parsed = reader.finish(call.finish)
-        self._show(deltas)
-        if call.finish.reason == "abort":
-            raise ProxyError(
-                "engine_error", f"the engine aborted the request: {call.finish.message or 'no reason given'}"
-            )
+        return finish
 
     def _leave_out(self, names: list[str]) -> None:
         """The record holds what the engine really samples with."""
@@ -173,8 +241,6 @@ class Generation:
         call.top_logprobs += chunk.new_top
         if call.is_text_in:
             note_prompt(call, chunk.prompt_ids)
-        if chunk.finish is not None:
-            call.finish = chunk.finish
 
     def _show(self, deltas: list[ReasoningDelta | TextDelta]) -> None:
         for delta in deltas:

@@ -74,7 +74,7 @@ def pipeline(
             default_max_tokens=settings.default_max_tokens,
         ),
         Forward(recorder, tap),
-        Transcode(),
+        Transcode(tap, keepalive_s=settings.keepalive_s),
         Deliver(recorder, tap, on_settled=admit.settled),
     ]
     return Steps(addons=addons, gate=admit.gate)

@@ -112,7 +112,7 @@ def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     """Everything that was captured, whatever the end was."""
     request, parsed, finish = call.request, call.parsed, call.finish
     echo = prompt_echo(call)
-    notes: dict[str, Any] = {}
+    notes: dict[str, Any] = dict(call.notes)
     if request.notes:
         notes["request"] = list(request.notes)
     if call.prompt.notes:

@@ -107,7 +107,8 @@ class CaptureProxy:
             self._renderer,
             context_length=settings.context_length,
             logprobs_mode=settings.logprobs_mode,
-            wait_s=settings.engine_status_wait_s,
+            # Twice at most, for its context's size and for a call: together less than a stream waits for the engine's status.
+            wait_s=settings.engine_status_wait_s * 0.4,
         )
         self.tap = Tap(
             self.recorder,
@@ -115,6 +116,8 @@ class CaptureProxy:
             status_wait_s=settings.engine_status_wait_s,
             keepalive_s=settings.keepalive_s,
             call_timeout_s=settings.call_timeout_s,
+            stalled_s=settings.stalled_s,
+            max_resumes=settings.max_resumes,
         )
         self.recorder.on_abort = self.tap.abort_lease
         self.lag = LoopLag()

@@ -66,6 +66,10 @@ class ProxySettings(BaseModel):
     keepalive_s: float = Field(default=5.0, gt=0, le=10.0)
     """Silence after which the client is shown a sign of life; no harness waits less than 15 s."""
     call_timeout_s: float = Field(default=1800.0, gt=0)
+    stalled_s: float = Field(default=300.0, gt=0)
+    """So long a client may take none of its stream before its call is given up."""
+    max_resumes: int = Field(default=8, ge=0)
+    """How often a reply goes on that the engine aborted by itself (it takes new weights); 0: the client is asked to send it again."""
     ack_wait_ms: float = Field(default=50.0, ge=0)
     """So long a finish waits for Kafka alone; then the spool's fsync counts too."""
     commit_timeout_s: float = Field(default=60.0, gt=0)

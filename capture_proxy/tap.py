@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import time
 from typing import Final
 
 import structlog
@@ -27,6 +28,9 @@ TOKEN_HEADER: Final = "x-polynya-tap"  # noqa: S105 - the header's name
 CALL_HEADER: Final = "x-polynya-call"
 PATH: Final = "/call"
 
+_SHORTEST_WAIT_S: Final = 0.25
+"""However long a request took to get here: an error that comes at once is still a status code."""
+
 
 class Tap:
     """Serves started calls, each once, by its completion id."""
@@ -39,6 +43,8 @@ class Tap:
         status_wait_s: float = 5.0,
         keepalive_s: float = 5.0,
         call_timeout_s: float = 1800.0,
+        stalled_s: float = 300.0,
+        max_resumes: int = 8,
     ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.host, self.port = "127.0.0.1", 0
@@ -47,6 +53,8 @@ class Tap:
         self._status_wait_s = status_wait_s
         self._keepalive_s = keepalive_s
         self._call_timeout_s = call_timeout_s
+        self._stalled_s = stalled_s
+        self._max_resumes = max_resumes
         self._waiting: dict[str, Generation] = {}
         self._running: dict[str, Generation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +91,9 @@ class Tap:
 
     def expect(self, call: Call) -> None:
         """A flow for this call is on its way here."""
-        self._waiting[call.completion_id] = Generation(call, self._recorder, timeout_s=self._call_timeout_s)
+        self._waiting[call.completion_id] = Generation(
+            call, self._recorder, timeout_s=self._call_timeout_s, max_resumes=self._max_resumes
+        )
 
     def abandon(self, call: Call, reason: str) -> None:
         """The client of a call has left; whether its flow arrived here or not, the call ends."""
@@ -131,40 +141,72 @@ class Tap:
             log.error("call.task_failed", completion_id=completion_id, error=repr(error))
 
     async def _stream(self, request: web.Request, generation: Generation) -> web.StreamResponse:
+        call = generation.call
+        # Counted from the request's arrival: what came before took of the same time.
+        wait_s = max(_SHORTEST_WAIT_S, self._status_wait_s - (time.monotonic() - call.arrived_s))
         try:
-            async with asyncio.timeout(self._status_wait_s):
+            async with asyncio.timeout(wait_s):
                 await generation.settled.wait()
         except TimeoutError:
             pass  # the engine is slow: from here on errors travel inside the stream
         if generation.error is not None:
             return _terminal(await _terminal_event(generation))
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson", "cache-control": "no-store"})
-        call = generation.call
         call.is_stream_begun = True
         await response.prepare(request)
         started = Started(call.completion_id, call.request.model, call.stub.started_at, len(call.prompt.ids))
         await response.write(to_line(started))
+        ticks = _Ticks(self._keepalive_s / 2)
         while True:
-            events = await self._next_events(generation)
-            await response.write(b"".join(map(to_line, events)))
+            events = await _next_events(generation, ticks)
+            try:
+                async with asyncio.timeout(self._stalled_s):
+                    await response.write(b"".join(map(to_line, events)))
+            except TimeoutError:
+                generation.give_up("client_stalled")  # it takes nothing any more: the engine need not go on for it
+                raise ConnectionResetError("the client takes nothing any more") from None
             if isinstance(events[-1], Finished | Failed):
                 return response
 
-    async def _next_events(self, generation: Generation) -> list[ReplyEvent]:
-        queue = generation.events
-        if queue.empty():
-            try:
-                async with asyncio.timeout(self._keepalive_s):
-                    events = [await queue.get()]
-            except TimeoutError:
-                return [KeepAlive()]
-        else:
-            events = [queue.get_nowait()]
-        # One turn of the loop: on a busy proxy more tokens come in meanwhile, and leave in one write instead of many.
-        await asyncio.sleep(0)
-        while not queue.empty():
-            events.append(queue.get_nowait())
-        return events
+
+class _Ticks:
+    """The clock of keep-alives. It runs by itself, whatever events come: one that a dialect doesn't show is no sign of life.
+
+    The transcoder leaves out those that aren't needed.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s = time.monotonic() + every_s
+
+    @property
+    def left_s(self) -> float:
+        """Until the next one; 0 when it is due."""
+        return max(0.0, self._next_s - time.monotonic())
+
+    def take(self) -> list[ReplyEvent]:
+        """The keep-alive that is due, if one is."""
+        if self.left_s > 0.0:
+            return []
+        self._next_s = time.monotonic() + self._every_s
+        return [KeepAlive()]
+
+
+async def _next_events(generation: Generation, ticks: _Ticks) -> list[ReplyEvent]:
+    queue = generation.events
+    if queue.empty():
+        try:
+            async with asyncio.timeout(ticks.left_s):
+                events = [await queue.get()]
+        except TimeoutError:
+            return ticks.take() or [KeepAlive()]
+    else:
+        events = [queue.get_nowait()]
+    # One turn of the loop: on a busy proxy more tokens come in meanwhile, and leave in one write instead of many.
+    await asyncio.sleep(0)
+    while not queue.empty():
+        events.append(queue.get_nowait())
+    return [*ticks.take(), *events]
 
 
 async def _terminal_event(generation: Generation) -> Finished | Failed:

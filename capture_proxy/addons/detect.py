@@ -34,7 +34,9 @@ class Detect(RequestStep):
             if not exchange.is_forward:
                 exchange.dialect = DIALECTS[likely_dialect(request.path, request.headers)]
             path = bare_path(request.path, self.recorder.book.is_known)
-            error = ProxyError("not_found", f"{request.method} {path} isn't an endpoint of this proxy{hint_of(request.path)}")
+            error = ProxyError(
+                "not_found", f"{request.method} {path} isn't an endpoint of this proxy{hint_of(request.path)}"
+            )
             raise RefusedError(error, "unknown_endpoint")
         if exchange.is_forward:  # whatever key the harness has for its vendor, the session is the proxy credentials'
             route = replace(route, secret=exchange.secret)

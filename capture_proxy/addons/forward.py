@@ -29,7 +29,7 @@ class Forward(RequestStep):
         except SpoolRefusalError as exc:
             error = ProxyError("engine_unavailable", f"the call can't be recorded, so it isn't made: {exc}")
             raise RefusedError(error, "no_room") from exc
-        exchange.call = call
+        exchange.call, exchange.body = call, b""  # its digest is taken: the flow lives as long as the call
         if exchange.is_forward:
             self.recorder.count("forward_calls")
         self._tap.expect(call)

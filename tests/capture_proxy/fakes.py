@@ -123,6 +123,9 @@ class FakeEngine:
         self.finish: dict[str, Any] | None = None
         self.last_meta: dict[str, Any] = {}
         """Laid over what the last event says of itself; None takes a field out."""
+        self.stops: list[tuple[int, dict[str, Any], str]] = []
+        """Of the next requests: after how many tokens they end, with which reason, sampled by which weight version."""
+        self.request_headers: list[dict[str, str]] = []
         self.reached = asyncio.Event()
         self.context_length = 100_000
         self.tokenizer: Callable[[str], list[int]] | None = CharRenderer().encode
@@ -189,6 +192,7 @@ class FakeEngine:
         if body["rid"].startswith(PROBE_RID):
             return await self._answer_probe(request, body)
         self.requests.append(body)
+        self.request_headers.append(dict(request.headers))
         await self.accept.wait()
         status = self.failures.pop(0) if self.failures else self.status
         if status != 200:
@@ -202,6 +206,10 @@ class FakeEngine:
         reason = self.finish or {"type": "stop", "matched": END_ID}
         if len(ids) > limit:
             ids, reason = ids[:limit], {"type": "length", "length": limit}
+        version = "v1"
+        if self.stops:
+            count, reason, version = self.stops.pop(0)
+            ids = ids[:count]
         for at, token in enumerate(ids, start=1):
             if at == self.pause_at:
                 self.reached.set()
@@ -215,7 +223,7 @@ class FakeEngine:
                 "completion_tokens": at,
                 "prompt_tokens": len(body["input_ids"]),
                 "cached_tokens": 0,
-                "weight_version": "v1",
+                "weight_version": version,
                 "finish_reason": None,
             }
             if self.with_logprobs:
@@ -225,7 +233,7 @@ class FakeEngine:
             event: dict[str, Any] = {"text": "", "output_ids": [token], "meta_info": meta}
             if at == len(ids):
                 meta["finish_reason"] = reason
-                meta["weight_versions"] = [{"version": "v1", "start": 0, "end": at}]
+                meta["weight_versions"] = [{"version": version, "start": 0, "end": at}]
                 meta |= self.last_meta
                 event["prompt_token_ids"] = body["input_ids"] if self.echo is None else self.echo
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")

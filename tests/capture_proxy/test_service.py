@@ -284,11 +284,13 @@ async def test_what_cant_be_trained_says_why(stack: Stack, change: dict[str, obj
     assert (stack.calls[0].trainable, stack.calls[0].untrainable_reason) == (False, reason)
 
 
-async def test_an_abort_by_the_engine_is_an_error_the_client_can_retry(stack: Stack) -> None:
-    """An engine that aborts by itself doesn't end the reply as if it were whole."""
+async def test_an_abort_by_the_engine_is_an_error_the_client_can_retry(make_stack: MakeStack) -> None:
+    """An engine that aborts by itself, and whose calls aren't gone on with, doesn't end the reply as if it were whole."""
+    stack = await make_stack(max_resumes=0)
+    await stack.open()
     stack.engine.finish = {"type": "abort", "message": "weights are updated"}
     status, _ = await ask(stack, WIRES[0], stream=False)
-    assert status == 500
+    assert status == 503
     await stack.until(lambda: bool(stack.calls))
     assert stack.calls[0].state is CompletionState.ABORTED
     assert stack.calls[0].output_ids
