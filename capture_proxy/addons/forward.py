@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mitmproxy import http
 
+from capture_proxy.client_info import client_of
 from capture_proxy.exchange import Exchange, RefusedError, RequestStep
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ProxyError
@@ -24,11 +25,14 @@ class Forward(RequestStep):
         assert lease is not None
         assert request is not None
         assert prompt is not None
+        client = client_of(dict(flow.request.headers), exchange.body, self.recorder.book.is_known)
         try:
             call = self.recorder.begin(lease, request, prompt, exchange.body, arrived_s=exchange.arrived_s)
         except SpoolRefusalError as exc:
             error = ProxyError("engine_unavailable", f"the call can't be recorded, so it isn't made: {exc}")
             raise RefusedError(error, "no_room") from exc
+        if client:
+            call.notes["client"] = client
         exchange.call, exchange.body = call, b""  # its digest is taken: the flow lives as long as the call
         if exchange.is_forward:
             self.recorder.count("forward_calls")
