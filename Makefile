@@ -8,10 +8,10 @@ PYTEST := $(BIN)/python -m pytest
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-all-wires test-deep lint format bench schemas constraints clean
+.PHONY: help setup demo test test-fast test-all-wires test-deep conformance conformance-sglang gpu-check lint format bench schemas constraints clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 setup: $(READY) ## make the virtual environment with the tested versions
 
@@ -43,6 +43,16 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
 	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
+
+conformance: $(READY) ## the suite that any engine must pass: ENGINE=URL [KIND=sglang|vllm|vllm_chat|openai] WEIGHTS=DIR[:DIR]
+	@POLYNYA_CONFORMANCE_URL="$(ENGINE)" POLYNYA_CONFORMANCE_KIND="$(KIND)" POLYNYA_CONFORMANCE_WEIGHTS="$(WEIGHTS)" \
+		$(PYTEST) -q tests/conformance
+
+conformance-sglang: $(READY) ## the same against the real SGLang, which is installed and served for it (on the CPU)
+	@$(BIN)/python -m tests.conformance.sglang
+
+gpu-check: $(READY) ## a bounded run on a GPU: serve, conformance, one Pi session, a weight update [MODEL=DIR]
+	@$(BIN)/python -m tests.conformance.gpu_check $(MODEL)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter, schema compatibility
 	@$(BIN)/ruff check .

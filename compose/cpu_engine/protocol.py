@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 DEFAULT_MAX_NEW_TOKENS = 128  # SGLang's
 MAX_SEED = 2**63 - 1
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class RequestError(ValueError):
@@ -57,10 +58,15 @@ class SamplingParams(_Body):
         for name, value in neutral.items():
             if extra.get(name, value) not in (None, value):
                 raise ValueError(f"{name} is not supported by this engine")
-        for name in ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "logit_bias"):
+        for name in ("stop_regex", "logit_bias"):
             if extra.get(name):
                 raise ValueError(f"{name} is not supported by this engine")
         return self
+
+    @property
+    def grammars(self) -> list[str]:
+        """The names of what constrains the output: only a policy, which sees the request, can honour them."""
+        return [name for name in GRAMMARS if (self.model_extra or {}).get(name)]
 
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings as a tuple, without empty ones."""

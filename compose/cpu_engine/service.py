@@ -63,6 +63,13 @@ class Engine:
 
         Without `scripted` the model answers, whatever the policy.
         """
+        is_scripted = self.policy is not None and scripted
+        if request.sampling_params.grammars and not is_scripted:
+            names = ", ".join(request.sampling_params.grammars)
+            raise RequestError(
+                f"Grammar-based generation ({names}) is not supported by this engine: the replies of a scripted policy can follow it, "
+                "or serve the model with SGLang"
+            )
         prompt_ids = request.input_ids
         if prompt_ids is None:
             # A long prompt takes a tenth of a second and more.

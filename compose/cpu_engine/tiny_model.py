@@ -56,18 +56,22 @@ def ensure_tokenizer(cache: Path | None = None) -> Path:
     return target
 
 
-def ensure_tiny_model(cache: Path | None = None, *, seed: int = 0) -> Path:
-    """Directory of a tiny Qwen3 checkpoint with the real tokenizer; built in seconds, the same bytes for the same seed."""
+def ensure_tiny_model(cache: Path | None = None, *, seed: int = 0, width: int = HIDDEN_SIZE) -> Path:
+    """Directory of a tiny Qwen3 checkpoint with the real tokenizer; built in seconds, the same bytes for the same seed and width."""
     root = cache or cache_root()
     tokenizer = ensure_tokenizer(root)
-    target = root / "models" / f"tiny-qwen3-v{LAYOUT_VERSION}-seed{seed}"
+    suffix = "" if width == HIDDEN_SIZE else f"-width{width}"
+    target = root / "models" / f"tiny-qwen3-v{LAYOUT_VERSION}-seed{seed}{suffix}"
     if not target.is_dir():
-        _publish(target, lambda directory: write_tiny_model(directory, tokenizer, seed=seed))
+        _publish(target, lambda directory: write_tiny_model(directory, tokenizer, seed=seed, width=width))
     return target
 
 
-def write_tiny_model(directory: Path, tokenizer: Path, *, seed: int) -> None:
-    """Write the checkpoint into `directory` (which exists): weights, config, generation config, tokenizer files."""
+def write_tiny_model(directory: Path, tokenizer: Path, *, seed: int, width: int = HIDDEN_SIZE) -> None:
+    """Write the checkpoint into `directory` (which exists): weights, config, generation config, tokenizer files.
+
+    Some engines' kernels want a `width` of at least 32.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -76,12 +80,12 @@ def write_tiny_model(directory: Path, tokenizer: Path, *, seed: int) -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call] # one small file: a bar would only clutter the log
     config = Qwen3Config(
         vocab_size=VOCAB_SIZE,
-        hidden_size=HIDDEN_SIZE,
-        intermediate_size=2 * HIDDEN_SIZE,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=1,
         num_attention_heads=1,
         num_key_value_heads=1,
-        head_dim=HIDDEN_SIZE,
+        head_dim=width,
         max_position_embeddings=CONTEXT_LENGTH,
         initializer_range=INITIALIZER_RANGE,
         tie_word_embeddings=True,

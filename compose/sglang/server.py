@@ -19,10 +19,11 @@ from compose.supervisor import die_with_parent, tail_of
 
 log = structlog.get_logger(__name__)
 
-START_LIMIT_S: Final[dict[Device, float]] = {"cpu": 300.0, "cuda": 1800.0}
-"""A large model takes its time to be read."""
+START_LIMIT_S: Final[dict[Device, float]] = {"cpu": 900.0, "cuda": 1800.0}
+"""Seconds of a quiet machine are minutes of a busy one; a large model takes its time to be read."""
 STOP_LIMIT_S: Final = 30.0
 POLL_S: Final = 0.5
+LINE_CHARS: Final = 300  # SGLang prints all of its options in one line
 
 _CPU_OPTIONS: Final = (
     *("--device", "cpu", "--dtype", "float32"),
@@ -125,7 +126,9 @@ class SglangServer:
             return False
 
     def _tail(self) -> str:
-        return tail_of(self._log_file) if self._log_file is not None else "(its output is above)"
+        if self._log_file is None:
+            return "(its output is above)"
+        return "\n".join(line[:LINE_CHARS] for line in tail_of(self._log_file).splitlines())
 
     async def wait(self) -> int:
         """Waits for its end; its exit code."""

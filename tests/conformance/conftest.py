@@ -1,7 +1,13 @@
 """One engine for the whole conformance suite: a given one, or our CPU engine as its own process.
 
-POLYNYA_CONFORMANCE_URL       base URL of a running engine that speaks SGLang's protocol (random weights are fine)
-POLYNYA_CONFORMANCE_WEIGHTS   two checkpoint directories that it can load, separated by a colon: the running one first
+POLYNYA_CONFORMANCE_URL       base URL of a running engine (random weights are fine)
+POLYNYA_CONFORMANCE_KIND      sglang (default), cpu, vllm, vllm_chat or openai: which client is tested with it
+POLYNYA_CONFORMANCE_WEIGHTS   two checkpoint directories that it can load, separated by a colon: the running one first.
+                              One is enough for kinds whose weights the suite doesn't change.
+
+POLYNYA_CONFORMANCE_TOLERANCE how far logprobs may be off (default 1e-4)
+
+`make conformance` and `make conformance-sglang` set them.
 """
 
 from __future__ import annotations
@@ -20,6 +26,8 @@ import aiohttp
 import orjson
 import pytest
 
+TOLERANCE = float(os.environ.get("POLYNYA_CONFORMANCE_TOLERANCE") or 1e-4)
+"""Of logprobs against transformers in float32; an engine in bf16 needs 5e-2."""
 START_LIMIT_S = 240.0  # importing torch on a machine with other work
 
 
@@ -29,6 +37,12 @@ class Target:
 
     url: str
     weights: tuple[str, str]
+    kind: str = "cpu"
+
+    @property
+    def speaks_sglang(self) -> bool:
+        """Whether the tests of SGLang's own protocol, weight updates among them, concern it."""
+        return self.kind in ("sglang", "cpu")
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +51,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     url = os.environ.get("POLYNYA_CONFORMANCE_URL")
     if url:
         first, _, second = os.environ.get("POLYNYA_CONFORMANCE_WEIGHTS", "").partition(":")
-        assert second, "POLYNYA_CONFORMANCE_WEIGHTS must name two checkpoint directories, separated by a colon"
-        yield Target(url.rstrip("/"), (first, second))
+        kind = os.environ.get("POLYNYA_CONFORMANCE_KIND") or "sglang"
+        found = Target(url.rstrip("/"), (first, second), kind)
+        assert first, "POLYNYA_CONFORMANCE_WEIGHTS must name the checkpoint directory that the engine serves"
+        assert second or not found.speaks_sglang, (
+            "POLYNYA_CONFORMANCE_WEIGHTS must name a second checkpoint, after a colon"
+        )
+        yield found
         return
     from compose.cpu_engine.tiny_model import ensure_tiny_model
 
@@ -134,6 +153,8 @@ async def _decoded(reply: aiohttp.ClientResponse) -> Any:
 @pytest.fixture
 async def engine(target: Target) -> AsyncIterator[Engine]:
     """A client of the engine; afterwards it runs, is idle and has its first weights again."""
+    if not target.speaks_sglang:
+        pytest.skip(f"of SGLang's protocol, which {target.kind} doesn't speak")
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=100)) as session:
         async with session.get(target.url + "/server_info") as reply:
             info = await reply.json()
@@ -145,3 +166,48 @@ async def engine(target: Target) -> AsyncIterator[Engine]:
         await client.post("/continue_generation")
         async with asyncio.timeout(60):
             await client.update(0, "start")
+
+
+@pytest.fixture(scope="session")
+def renderer(target: Target) -> Any:
+    """The proxy's own tokenizer and template, of the directory that the engine serves."""
+    from capture_proxy.rendering.load import load_renderer
+
+    return load_renderer(target.weights[0])
+
+
+@pytest.fixture
+async def client(target: Target) -> AsyncIterator[Any]:
+    """The proxy's client of this engine, probed."""
+    from capture_proxy.engines import make_engine
+
+    made = make_engine(target.kind, target.url)
+    async with asyncio.timeout(100):
+        made.info = await made.probe([1000, 2000, 300])  # type: ignore[attr-defined]
+    yield made
+    await made.close()
+
+
+class Forward:
+    """A checkpoint's own probabilities, in float32, by transformers."""
+
+    def __init__(self, directory: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(1)
+        self._torch = torch
+        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+    def logprobs(self, prompt: list[int], output: list[int], *, temperature: float = 1.0) -> list[float]:
+        """The log-probability of each output token, of the whole distribution after the temperature."""
+        with self._torch.inference_mode():
+            logits = self._model(self._torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]
+        rows = (logits / temperature).log_softmax(-1)
+        return [float(rows[at, token]) for at, token in enumerate(output)]
+
+
+@pytest.fixture(scope="session")
+def forward(target: Target) -> Forward:
+    """The checkpoint that the engine begins with."""
+    return Forward(target.weights[0])

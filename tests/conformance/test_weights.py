@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from tests.conformance.conftest import TOLERANCE, Forward
+
 LONG = {"temperature": 1.0, "max_new_tokens": 600, "ignore_eos": True}
 IDS = [1000, 2000, 300, 40, 5]
 
@@ -56,6 +60,26 @@ async def test_an_idle_update_changes_replies_and_version(engine: Any) -> None:
         found.append([triple[:2] for triple in reply["meta_info"]["output_token_logprobs"]])
     assert found[0] == found[2]
     assert found[0] != found[1]
+
+
+async def test_new_weights_give_their_own_logprobs(engine: Any, client: Any) -> None:
+    """After an idle update the logprobs are those of a forward pass over the new checkpoint: nothing old is left, nor in the cache."""
+    prompt = list(range(2000, 2100))
+    await engine.generate(input_ids=prompt, sampling_params={"max_new_tokens": 1})
+    await engine.update(1, "new")
+    body = {"return_logprob": True, "sampling_params": {"temperature": 1.0, "max_new_tokens": 32, "ignore_eos": True}}
+    reply = await engine.generate(input_ids=prompt, **body)
+    triples = reply["meta_info"]["output_token_logprobs"]
+    expected = Forward(engine.weights[1]).logprobs(prompt, reply["output_ids"])
+    assert [triple[0] for triple in triples] == pytest.approx(expected, abs=TOLERANCE)
+    assert (await client.probe(prompt)).weight_version == "new"
+
+
+async def test_a_version_zero_is_one(engine: Any) -> None:
+    """The first version of a trainer's may be called 0."""
+    await engine.update(0, "0")
+    reply = await engine.generate(input_ids=IDS, sampling_params={"max_new_tokens": 2, "ignore_eos": True})
+    assert reply["meta_info"]["weight_versions"] == [{"version": "0", "start": 0, "end": 2}]
 
 
 async def test_a_paused_engine_is_not_ready_and_makes_no_tokens(engine: Any) -> None:

@@ -185,7 +185,6 @@ async def test_max_new_tokens_zero_is_an_empty_reply(serve: Any) -> None:
         ({"text": "a", "sampling_params": {"top_k": 0}}, "top_k"),
         ({"text": "a", "sampling_params": {"min_p": 1.5}}, "min_p"),
         ({"text": "a", "sampling_params": {"frequency_penalty": 0.5}}, "frequency_penalty"),
-        ({"text": "a", "sampling_params": {"json_schema": "{}"}}, "json_schema"),
         ({"text": "a", "logprob_start_len": 0}, "logprob_start_len"),
         ({"text": "a", "top_logprobs_num": 3}, "top_logprobs_num"),
         ({}, "text or input_ids"),
@@ -197,6 +196,38 @@ async def test_bad_bodies_are_refused_by_name(serve: Any, body: dict[str, Any], 
         status, reply = await client.post("/generate", body)
         assert status == 400
         assert part in reply["error"]
+
+
+async def test_grammars_are_the_policys_to_follow(serve: Any) -> None:
+    """A policy sees the schema and answers by it; without one a grammar is refused, since the model would ignore it."""
+    schema = '{"type":"object"}'
+
+    def reply(prompt: str, request: dict[str, Any]) -> str:
+        return "{}" if request["sampling_params"].get("json_schema") == schema else "no schema"
+
+    body = {"text": "a", "sampling_params": {"json_schema": schema}}
+    async with serve(policy=reply) as client:
+        assert (await client.generate(**body))["text"] == "{}"
+        status, answer = await client.post("/generate", {**body, "rid": "probe-1"})
+        assert (status, "json_schema" in answer["error"]["message"]) == (400, True)
+    async with serve() as client:
+        status, answer = await client.post("/generate", body)
+        assert (status, "json_schema" in answer["error"]["message"]) == (400, True)
+
+
+async def test_a_probe_is_not_shown_to_the_policy(serve: Any) -> None:
+    """A request that only tries out the engine is answered by the model: a policy may count its calls, or wait for them."""
+    asked: list[str] = []
+
+    def reply(prompt: str, request: dict[str, Any]) -> str:
+        asked.append(prompt)
+        return "scripted"
+
+    params = {"temperature": 0.0, "max_new_tokens": 1, "ignore_eos": True}
+    async with serve(policy=reply) as client:
+        answer = await client.generate(text="a", rid="probe-1", sampling_params=params)
+        assert len(answer["output_ids"]) == 1
+        assert asked == []
 
 
 async def test_bodies_that_are_not_objects_are_refused(serve: Any) -> None:
