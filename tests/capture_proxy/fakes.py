@@ -107,7 +107,7 @@ class FakeEngine:
         self.aborts: list[str] = []
         self.status = 200
         self.failures: list[int] = []
-        """Statuses of the next requests, before `status` counts."""
+        """Statuses of the next requests, before `status` counts; 0 cuts the connection without one."""
         self.error: dict[str, Any] = {"error": {"message": "no"}}
         self.headers: dict[str, str] = {}
         self.accept = asyncio.Event()
@@ -117,6 +117,8 @@ class FakeEngine:
         self.pause_at: int | None = None
         """With `go` cleared: stop before this output token."""
         self.drop_at: int | None = None
+        self.error_at: int | None = None
+        """Before this output token: an event with an error, and the end."""
         self.echo: list[int] | None = None
         self.with_logprobs = True
         self.logprob: float | None = -0.5
@@ -195,6 +197,10 @@ class FakeEngine:
         self.request_headers.append(dict(request.headers))
         await self.accept.wait()
         status = self.failures.pop(0) if self.failures else self.status
+        if status == 0:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
         if status != 200:
             return web.json_response(self.error, status=status, headers=self.headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -210,10 +216,18 @@ class FakeEngine:
         if self.stops:
             count, reason, version = self.stops.pop(0)
             ids = ids[:count]
+        if not ids:  # stopped before its first token
+            meta = {"id": body["rid"], "completion_tokens": 0, "finish_reason": reason, "weight_version": version}
+            event = {"text": "", "output_ids": [], "meta_info": meta, "prompt_token_ids": body["input_ids"]}
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         for at, token in enumerate(ids, start=1):
             if at == self.pause_at:
                 self.reached.set()
                 await self.go.wait()
+            if at == self.error_at:
+                await response.write(b"data: " + json.dumps(self.error).encode() + b"\n\n")
+                await response.write_eof()
+                return response
             if at == self.drop_at:
                 assert request.transport is not None
                 request.transport.abort()
