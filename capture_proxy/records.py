@@ -99,13 +99,18 @@ def _elapsed_ms(call: Call, until_s: float) -> float:
 
 
 def prompt_echo(call: Call) -> str:
-    """How the engine's own prompt ids compare with those that were sent: exact, mismatch or absent; `engine`: only it has rendered."""
+    """How the engine's own prompt ids compare with those that were sent.
+
+    exact, mismatch, absent; counted: only their number is known, and it is the same; `engine`: only it has rendered.
+    """
     if call.finish is None:
         return ""
-    ids = call.finish.prompt_ids
+    ids, count = call.finish.prompt_ids, call.finish.prompt_tokens
     if call.is_text_in:
         return "engine" if ids else "absent"
-    return "absent" if ids is None else "exact" if ids == call.prompt.ids else "mismatch"
+    if ids is None:
+        return "absent" if not count else "counted" if count == len(call.prompt.ids) else "mismatch"
+    return "exact" if ids == call.prompt.ids else "mismatch"
 
 
 def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
@@ -192,7 +197,7 @@ def _place(call: Call) -> dict[str, Any]:
         "messages": placed.messages,
         "tools": [] if lineage.knows_tools(head.tools_digest) else request.tools,
         "tools_digest": head.tools_digest,
-        "branch_hint": branch_hint(request, placed, lineage),
+        "branch_hint": branch_hint(request, placed, lineage, call.notes.get("client") or {}),
     }
 
 

@@ -44,6 +44,11 @@ KNOWN = _PASSED | _NAMES.keys()
 """Sampling parameters that arrive."""
 
 
+ECHO_IDS = 4096
+"""Up to this length the engine is asked to repeat the prompt's ids, above it only their number is compared: the engine repeats them in
+every event of the stream, which for a prompt of 60,000 ids is 350 kB of JSON per sampled token."""
+
+
 def request_body(request: GenerateRequest) -> bytes:
     """The body of `POST /generate`: token-in, streamed, with logprobs of the output and an echo of the prompt ids."""
     sampling: dict[str, Any] = {"skip_special_tokens": False}
@@ -60,7 +65,7 @@ def request_body(request: GenerateRequest) -> bytes:
         "sampling_params": sampling,
         "stream": True,
         "return_logprob": True,
-        "return_prompt_token_ids": True,
+        "return_prompt_token_ids": len(request.input_ids) <= ECHO_IDS,
     }
     if request.top_logprobs:
         body["top_logprobs_num"] = request.top_logprobs

@@ -23,6 +23,7 @@ from tests.bench.report import Metric, table, write
 
 MEASUREMENTS = {
     "merge": 90.0,
+    "lineage": 240.0,
     "proxy_latency": 150.0,
     "many_calls": 240.0,
     "assembler": 150.0,

@@ -120,7 +120,9 @@ def build_app(model_dir: Path) -> web.Application:
                 meta["weight_versions"] = [{"version": VERSION, "start": 0, "end": count}]
                 meta["e2e_latency"] = time.perf_counter() - began
             text = "".join(reply.texts[:end])
-            event = {"text": text, "output_ids": reply.ids[:end], "prompt_token_ids": echo, "meta_info": meta}
+            event = {"text": text, "output_ids": reply.ids[:end], "meta_info": meta}
+            if body.get("return_prompt_token_ids"):
+                event["prompt_token_ids"] = echo
             await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
             await _pause(gate, end)
         await response.write(b"data: [DONE]\n\n")

@@ -49,6 +49,10 @@ class Proxy:
 
     async def open_sessions(self, count: int) -> list[str]:
         """Open a lease for each of `count` new sessions; the base URLs for their Chat Completions calls."""
+        return [url for _, url in await self.open_named(count)]
+
+    async def open_named(self, count: int) -> list[tuple[str, str]]:
+        """The same, with the sessions' ids."""
         headers = {"authorization": f"Bearer {self.admin_key}"}
         ready = await self.child.ready()
         urls = []
@@ -67,7 +71,7 @@ class Proxy:
                 async with client.post(f"{ready['admin_address']}/leases/open", json=body) as answer:
                     if answer.status != 200:
                         raise BenchError(f"the proxy opened no lease: {answer.status} {await answer.text()}")
-                urls.append(f"{ready['data_address']}/s/{secret}/v1")
+                urls.append((session_id, f"{ready['data_address']}/s/{secret}/v1"))
         return urls
 
     async def health(self) -> dict[str, Any]:
@@ -97,7 +101,13 @@ class Proxy:
 
 @contextmanager
 def capture_proxy(
-    work_dir: Path, model_dir: Path, bus: BusSettings, engine_url: str, *, name: str = "proxy"
+    work_dir: Path,
+    model_dir: Path,
+    bus: BusSettings,
+    engine_url: str,
+    *,
+    name: str = "proxy",
+    context_length: int | None = None,
 ) -> Iterator[Proxy]:
     """A capture proxy as the process that it is in production, before one engine."""
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -111,6 +121,7 @@ def capture_proxy(
         engines=(EngineSettings(url=engine_url),),
         admin_key=SecretStr(key),
         ports_file=ready_file,
+        context_length=context_length,
     )
     file = work_dir / f"{name}.settings.json"
     # Secrets leave a settings object as asterisks; the child needs the key itself.

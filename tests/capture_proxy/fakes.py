@@ -249,7 +249,8 @@ class FakeEngine:
                 meta["finish_reason"] = reason
                 meta["weight_versions"] = [{"version": version, "start": 0, "end": at}]
                 meta |= self.last_meta
-                event["prompt_token_ids"] = body["input_ids"] if self.echo is None else self.echo
+                if body["return_prompt_token_ids"]:
+                    event["prompt_token_ids"] = body["input_ids"] if self.echo is None else self.echo
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()

@@ -156,6 +156,34 @@ async def test_b29_a_probe_before_anything_else_is_labelled(stack: Stack) -> Non
     assert calls[2].parent_id == calls[1].completion_id
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-parent-session-id": "ses-1"},
+        {"x-openai-subagent": "collab_spawn", "x-codex-parent-thread-id": "thread-1"},
+    ],
+)
+async def test_a_sub_agent_is_one_where_its_client_says_so(stack: Stack, headers: dict[str, str]) -> None:
+    """Its first call, by a header; its further turns, by their parent. The main line next to it is unmarked."""
+    answer = await chat(stack, [user("Hi")], tools=CHAT_TOOLS)
+    child = [{"role": "system", "content": "You explore."}, user("Look")]
+    body = {"model": "policy", "messages": child, "tools": CHAT_TOOLS}
+    async with stack.http.post(stack.url("/v1/chat/completions"), json=body, headers=headers) as response:
+        said = (await response.json())["choices"][0]["message"]
+    await chat(stack, [*child, said, user("more")], tools=CHAT_TOOLS)
+    await chat(stack, [user("Hi"), answer, user("on")], tools=CHAT_TOOLS)
+    calls = await until_calls(stack, 4)
+    assert [c.branch_hint for c in calls] == ["", "sub-agent", "sub-agent", ""]
+
+
+async def test_a_long_prompts_echo_is_counted(stack: Stack) -> None:
+    """The engine repeats a long prompt's ids in every event, so only their number is compared; another number is a mismatch."""
+    await chat(stack, [user("x" * 5000)])
+    [record] = await until_calls(stack, 1)
+    assert stack.engine.requests[0]["return_prompt_token_ids"] is False
+    assert (record.prompt_echo, record.trainable) == ("counted", True)
+
+
 async def test_history_from_the_template(make_stack: MakeStack) -> None:
     """With `history = template` the prompt is the rendered text, and a rendering that departs is a root with the reason."""
     stack = await make_stack()

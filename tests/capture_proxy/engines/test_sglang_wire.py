@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capture_proxy.engines.base import GenerateRequest, WeightSpan
 from capture_proxy.engines.errors import EngineBusyError, error_of, retry_after_s
-from capture_proxy.engines.sglang_wire import StreamReader, request_body
+from capture_proxy.engines.sglang_wire import ECHO_IDS, StreamReader, request_body
 from capture_proxy.engines.spans import weight_spans
 from capture_proxy.reply import ProxyError
 
@@ -204,3 +204,5 @@ def test_the_request() -> None:
         body["return_prompt_token_ids"],
     ) == ([1, 2], "r", True, True, True)
     assert "logprob_start_len" not in body
+    long = GenerateRequest(rid="r", session_id="s", input_ids=[1] * (ECHO_IDS + 1))
+    assert orjson.loads(request_body(long))["return_prompt_token_ids"] is False
