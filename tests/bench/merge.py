@@ -33,7 +33,7 @@ END = 151_645
 FIRST_TOKENS = 3_000
 LEASE = ids.lease_id("bench-merge", 1)
 REPEATS = 200
-WITHIN_S = 5.0
+WITHIN_S = 3.0
 """For the repeats of one rule: a slow one is run once or twice."""
 SHARED_ABOVE = 10_000_000
 """Twice that many numbers, at 36 bytes each, are whole prompts of their own."""
