@@ -23,17 +23,22 @@ async def parquet(
     *,
     policy: Annotated[str | None, typer.Option(help="only this policy's trajectories")] = None,
     task: Annotated[list[str] | None, typer.Option(help="only these tasks (repeatable)")] = None,
+    allow_off_context: Annotated[
+        bool, typer.Option("--allow-off-context", help="also spliced traces, whose tokens saw another context")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """One row per trace of every scored trajectory so far."""
     from trainer_sink.export.parquet import export_parquet
 
     async with open_bus(load()) as bus:
-        report = await export_parquet(bus, file, policy_id=policy, task_ids=task)
+        report = await export_parquet(bus, file, policy_id=policy, task_ids=task, allow_off_context=allow_off_context)
     if as_json:
-        print_json({"file": str(file), "rows": report.rows, "sessions": report.sessions})
-    else:
-        out.print(f"{file}: {report.rows} traces of {report.sessions} sessions")
+        print_json({"file": str(file), **dataclasses.asdict(report)})
+        return
+    out.print(f"{file}: {report.rows} traces of {report.sessions} sessions")
+    if report.skipped:
+        out.print("left out: " + ", ".join(f"{n} {reason}" for reason, n in report.skipped.items()))
 
 
 @app.command("completions")

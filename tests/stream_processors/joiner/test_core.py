@@ -148,7 +148,7 @@ def test_only_the_winning_lease_counts() -> None:
     assert scored.trajectory.content_digest == "d1"
 
 
-def test_credit_is_shared_by_the_traces() -> None:
+def test_t26_credit_is_shared_by_the_traces() -> None:
     """Weight one over the traces; the outcome reward on each."""
     (scored,) = join(registered(), ended(), trajectory(traces=4), reward(0.5))
     assert scored.trajectory is not None
