@@ -23,6 +23,7 @@ COMPONENT_TESTS = (
     "tests/capture_proxy/engines/",
     "tests/capture_proxy/spool/",
     "tests/compose/cpu_engine/",
+    "tests/compose/verify/",
     "tests/compose/kafka/",
     "tests/compose/test_supervisor",
     "tests/conformance/",
