@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-all-wires test-deep conformance conformance-sglang gpu-check lint format bench schemas constraints clean
+.PHONY: help setup demo test test-fast test-all-wires test-deep test-sdks conformance conformance-sglang gpu-check lint format bench schemas constraints clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
