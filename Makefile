@@ -44,6 +44,11 @@ test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 min
 	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
 
+test-sdks: $(READY) ## the SDK suite with the vendors' newest releases (they want a newer h11 than mitmproxy 11 does, so they stand beside)
+	@$(BIN)/uv pip install --quiet --no-deps --upgrade --python $(BIN)/python --target .polynya/sdks \
+		anthropic openai google-genai httpx2 httpcore2 'h11>=0.16' truststore opentelemetry-api jiter
+	@PYTHONPATH=$(CURDIR)/.polynya/sdks $(PYTEST) -q tests/capture_proxy/sdk
+
 conformance: $(READY) ## the suite that any engine must pass: ENGINE=URL [KIND=sglang|vllm|vllm_chat|openai] WEIGHTS=DIR[:DIR]
 	@POLYNYA_CONFORMANCE_URL="$(ENGINE)" POLYNYA_CONFORMANCE_KIND="$(KIND)" POLYNYA_CONFORMANCE_WEIGHTS="$(WEIGHTS)" \
 		$(PYTEST) -q tests/conformance
