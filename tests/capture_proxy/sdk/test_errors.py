@@ -97,7 +97,9 @@ async def test_a_full_context(stack: Stack, sdk: Driver, stream: bool) -> None:
         "anthropic": "prompt is too long",
         "google": "exceeds the maximum number of tokens",
     }
-    assert words[sdk.dialect] in f"{error} {getattr(error, 'code', '')}"  # newer releases show the code beside the message only
+    assert (
+        words[sdk.dialect] in f"{error} {getattr(error, 'code', '')}"
+    )  # newer releases show the code beside the message only
     assert not stack.engine.requests
 
 
