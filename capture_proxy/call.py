@@ -71,6 +71,10 @@ class Call:
     """The client has seen status 200; an error from here on travels inside the stream."""
     is_terminal_sent: bool = False
     """The terminal event was handed to the client's transport."""
+    is_durable: bool = False
+    """The record of its whole answer is."""
+    delivery_reason: str = ""
+    """What the fact says of a delivery that succeeded."""
     is_withheld: bool = False
     """The client was told an error in the reply's place, whatever the record says."""
 

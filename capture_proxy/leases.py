@@ -109,6 +109,13 @@ class Lease:
         self._changed.set()
         return True
 
+    def deliver_again(self, call_seq: int) -> bool:
+        """An answer that didn't arrive is on its way again, and a seal waits for it; False when the lease isn't open."""
+        if self.state is not LeaseState.OPEN:
+            return False
+        self.undelivered.add(call_seq)
+        return True
+
     async def drained(self, *, records_only: bool = False) -> None:
         """Returns when every started call has its record (and its delivery fact)."""
         while self.unrecorded or (self.undelivered and not records_only):

@@ -193,7 +193,9 @@ class Recorder:
         entry = self._append(call, records.finished(call, at=now_ms(), now_s=time.monotonic()))
         if entry is None:
             raise ProxyError("lease_ended", "this session's lease was sealed while the call ran")
-        return await self.spool.durable(entry)
+        by = await self.spool.durable(entry)
+        call.is_durable = True
+        return by
 
     async def fail(self, call: Call, error: ProxyError) -> None:
         """Appends the record of a failed call; waits for its durability like a finish. Raises TimeoutError."""
@@ -241,10 +243,11 @@ class Recorder:
             prompt.release()
 
     def deliver(self, call: Call, *, is_delivered: bool, reason: str = "") -> None:
-        """Appends the delivery fact of a call, once."""
+        """Appends the delivery fact of a call: once, and once more for each time that its answer is sent again."""
         if call.lease.delivered(call.call_seq):
+            why = call.delivery_reason if is_delivered else reason
             self.lineages.deliver(call.lease, call.completion_id, is_delivered=is_delivered)
-            self.spool.append(records.delivery(call, is_delivered=is_delivered, reason=reason, at=now_ms()))
+            self.spool.append(records.delivery(call, is_delivered=is_delivered, reason=why, at=now_ms()))
 
     # --- refusals
 

@@ -20,6 +20,7 @@ from capture_proxy.engine_pool import EnginePool
 from capture_proxy.generation import Generation
 from capture_proxy.leases import Lease
 from capture_proxy.recorder import Recorder
+from capture_proxy.repeats import Repetition, Undelivered
 from capture_proxy.reply import Failed, Finished, KeepAlive, ProxyError, ReplyEvent, Started, to_line
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,7 @@ class Tap:
         self._max_resumes = max_resumes
         self._waiting: dict[str, Generation] = {}
         self._running: dict[str, Generation] = {}
+        self.undelivered = Undelivered()
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
 
@@ -94,6 +96,10 @@ class Tap:
         self._waiting[call.completion_id] = Generation(
             call, self._recorder, timeout_s=self._call_timeout_s, max_resumes=self._max_resumes
         )
+
+    def repeat(self, call: Call) -> None:
+        """A flow that gets the answer of a call that is over is on its way here."""
+        self._waiting[call.completion_id] = Repetition(call, self._recorder)
 
     def abandon(self, call: Call, reason: str) -> None:
         """The client of a call has left; whether its flow arrived here or not, the call ends."""

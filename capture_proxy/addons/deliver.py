@@ -53,6 +53,7 @@ class Deliver:
     def _settle(self, client_id: str, call: Call, reason: str) -> None:
         why = "" if call.is_delivered else "withheld" if call.is_withheld else reason
         self._recorder.deliver(call, is_delivered=call.is_delivered, reason=why)
+        self._tap.undelivered.put(call)
         calls = self._by_client.get(client_id)
         if calls is not None:
             calls.discard(call)

@@ -102,6 +102,8 @@ def check(trial: Trial) -> None:
     assert scored.trajectory is not None, report
     counts = scored.trajectory.counts
     assert (counts.calls, counts.trained, counts.untrainable) == (STEPS, STEPS, {}), report
+    assert [str(c.lineage) for c in trial.calls] == ["root"] + ["resolved"] * (STEPS - 1), report
+    assert [c.parent_id for c in trial.calls] == ["", *(c.completion_id for c in trial.calls[:-1])], report
     # Each turn's prompt extends the one before: nothing that a harness does to its history breaks the run into pieces.
     assert [len(trace.turns) for trace in scored.trajectory.traces] == [STEPS], report
     assert counts.trainable_tokens == sum(len(c.output_ids) // 4 for c in trial.calls), report
