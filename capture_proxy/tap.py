@@ -127,9 +127,12 @@ class Tap:
             if generation.call.request.stream:
                 return await self._stream(request, generation)
             return _terminal(await _terminal_event(generation))
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             generation.give_up("client_left")
             raise
+        except ConnectionError:  # nobody is there to read this; the server would only log what is raised here
+            generation.give_up("client_left")
+            return web.Response()
 
     def _begin(self, generation: Generation) -> None:
         call = generation.call
@@ -170,7 +173,9 @@ class Tap:
                     await response.write(b"".join(map(to_line, events)))
             except TimeoutError:
                 generation.give_up("client_stalled")  # it takes nothing any more: the engine need not go on for it
-                raise ConnectionResetError("the client takes nothing any more") from None
+                if request.transport is not None:
+                    request.transport.abort()
+                return response
             if isinstance(events[-1], Finished | Failed):
                 return response
 
