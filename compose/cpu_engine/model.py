@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from compose.cpu_engine.ragged import ATTENTION_NAME, KeyValues, PackedRows, attend
-from compose.cpu_engine.sampling import Draw, Head, SamplingRule
+from compose.cpu_engine.sampling import Draw, Head, SamplingRule, Top
 
 
 class ModelError(ValueError):
@@ -31,14 +31,17 @@ class Row:
     targets: list[int]
     sample: bool = False
     generator: torch.Generator | None = None
+    top: int = 0
+    """How many of the likeliest tokens are wanted at each of these places."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """Ids (drawn, or the targets) with their log-probabilities, as many as were asked for."""
+    """Ids (drawn, or the targets) with their log-probabilities and the likeliest tokens, as many as were asked for."""
 
     ids: list[int]
     logprobs: list[float]
+    tops: list[Top]
 
 
 class Model:
@@ -76,23 +79,23 @@ class Model:
             positions.extend(range(row.storage.length, row.storage.length + len(row.ids)))
             if row.sample:
                 wanted.append(len(ids) - 1)
-                draws.append(Draw(row.rule, row.generator))
+                draws.append(Draw(row.rule, row.generator, top=row.top))
             else:
                 wanted.extend(range(len(ids) - len(row.targets), len(ids)))
-                draws.extend(Draw(row.rule, target=target) for target in row.targets)
+                draws.extend(Draw(row.rule, target=target, top=row.top) for target in row.targets)
         hidden = self._module.base_model(
             input_ids=torch.tensor([ids]),
             position_ids=torch.tensor([positions]),
             use_cache=False,
             packed=PackedRows(tuple((row.storage, len(row.ids)) for row in rows)),
         ).last_hidden_state[0]
-        drawn, logprobs = self._head.draw(hidden[wanted], draws)
+        drawn, logprobs, tops = self._head.draw(hidden[wanted], draws)
         results = []
         start = 0
         for row in rows:
             row.storage.commit(len(row.ids))
             end = start + (1 if row.sample else len(row.targets))
-            results.append(RowResult(drawn[start:end], logprobs[start:end]))
+            results.append(RowResult(drawn[start:end], logprobs[start:end], tops[start:end]))
             start = end
         return results
 

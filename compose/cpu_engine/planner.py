@@ -71,4 +71,5 @@ class Planner:
             targets=targets,
             sample=sequence.script is None and end == last,
             generator=sequence.generator,
+            top=sequence.top,
         )

@@ -84,7 +84,7 @@ class GenerateRequest(_Body):
     stream: bool = False
     return_logprob: bool = False
     logprob_start_len: int | None = None
-    top_logprobs_num: int | None = None
+    top_logprobs_num: int | None = Field(default=None, ge=0)
     return_text_in_logprobs: bool = False
     return_prompt_token_ids: bool = False
 
@@ -106,8 +106,6 @@ class GenerateRequest(_Body):
             raise ValueError(
                 "logprob_start_len other than -1 (log-probabilities of the prompt) is not supported by this engine"
             )
-        if self.top_logprobs_num:
-            raise ValueError("top_logprobs_num is not supported by this engine")
         for name in (
             "input_embeds",
             "image_data",

@@ -94,6 +94,11 @@ class ReplyWriter:
             meta["input_token_logprobs"] = []
             meta["output_token_logprobs"] = list(zip(sequence.logprobs[start:end], ids, texts, strict=True))
             meta["output_token_logprobs_length"] = end
+            if self.sequence.top:
+                meta["input_top_logprobs"] = []
+                meta["output_top_logprobs"] = [
+                    [(logprob, i, None) for logprob, i in top] for top in sequence.tops[start:end]
+                ]
         meta.update(reasoning_tokens=0, completion_tokens=end, cached_tokens=sequence.cached_tokens)
         if is_last:
             spans = sequence.spans or [(version, 0, 0)]

@@ -188,7 +188,7 @@ class Scheduler:
                 sequence.end(error=f"the engine failed on this step: {exc}")
             return
         for (sequence, _), result in zip(planned, results, strict=True):
-            sequence.pending.extend(zip(result.ids, result.logprobs, strict=True))
+            sequence.pending.extend(zip(result.ids, result.logprobs, result.tops, strict=True))
             self._share_prompt(sequence)
 
     def _share_prompt(self, sequence: Sequence) -> None:
@@ -204,8 +204,8 @@ class Scheduler:
         earliest: float | None = None
         for sequence in list(self._active):
             while sequence.pending and sequence.next_at <= now and not sequence.is_over:
-                token_id, logprob = sequence.pending.popleft()
-                sequence.take(token_id, logprob, self.version)
+                token_id, logprob, top = sequence.pending.popleft()
+                sequence.take(token_id, logprob, self.version, top)
                 sequence.next_at = now + sequence.token_delay_s if sequence.token_delay_s else 0.0
                 sequence.changed.set()
                 finish = self._finish_reason(sequence)

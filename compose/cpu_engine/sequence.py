@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from compose.cpu_engine.ragged import KeyValues
-from compose.cpu_engine.sampling import SamplingRule
+from compose.cpu_engine.sampling import SamplingRule, Top
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,10 @@ class Sequence:
     token_delay_s: float = 0.0
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    pending: deque[tuple[int, float]] = field(default_factory=deque)
+    top: int = 0
+    """How many of the likeliest tokens are wanted at each place."""
+    tops: list[Top] = field(default_factory=list)
+    pending: deque[tuple[int, float, Top]] = field(default_factory=deque)
     """Tokens computed and not yet given out, oldest first."""
     spans: list[tuple[str, int, int]] = field(default_factory=list)
     """(weight version, first output token, one past the last), without gaps."""
@@ -96,10 +99,11 @@ class Sequence:
         shift = len(self.prompt_ids)
         return self.prompt_ids[begin:end] + reply[max(0, begin - shift) : max(0, end - shift)]
 
-    def take(self, token_id: int, logprob: float, version: str) -> None:
+    def take(self, token_id: int, logprob: float, version: str, top: Top) -> None:
         """Append one token made by weights `version`."""
         self.output_ids.append(token_id)
         self.logprobs.append(logprob)
+        self.tops.append(top)
         end = len(self.output_ids)
         if self.spans and self.spans[-1][0] == version:
             self.spans[-1] = (version, self.spans[-1][1], end)

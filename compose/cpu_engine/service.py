@@ -84,6 +84,7 @@ class Engine:
             ),
             limits=limits,
             streams=request.stream,
+            top=(request.top_logprobs_num or 0) if request.return_logprob else 0,
             token_delay_s=self.settings.token_delay_ms / 1000,
         )
         if limits.max_new_tokens == 0:

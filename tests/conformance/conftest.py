@@ -132,9 +132,9 @@ class Engine:
             if joined is not None and self.is_incremental:
                 event["text"] = joined["text"] + event["text"]
                 event["output_ids"] = joined["output_ids"] + event["output_ids"]
-                key = "output_token_logprobs"
-                if key in event["meta_info"]:
-                    event["meta_info"][key] = joined["meta_info"][key] + event["meta_info"][key]
+                for key in ("output_token_logprobs", "output_top_logprobs"):
+                    if key in event["meta_info"]:
+                        event["meta_info"][key] = joined["meta_info"][key] + event["meta_info"][key]
             joined = event
         return joined
 

@@ -115,6 +115,21 @@ async def test_logprobs_do_not_depend_on_filters(engine: Any) -> None:
     assert logprobs(filtered) == pytest.approx(logprobs(plain), abs=TOLERANCE)
 
 
+async def test_the_likeliest_tokens_come_on_request(engine: Any) -> None:
+    """Per output token as many as were asked for, the likeliest first; greedy, the first of them is the output."""
+    body = {"input_ids": IDS, "return_logprob": True, "top_logprobs_num": 3, "sampling_params": GREEDY}
+    plain, streamed = await engine.generate(**body), await engine.streamed(**body)
+    meta = plain["meta_info"]
+    assert [len(top) for top in meta["output_top_logprobs"]] == [3] * 10
+    assert [top[0][1] for top in meta["output_top_logprobs"]] == plain["output_ids"]
+    for top, (logprob, _, _) in zip(meta["output_top_logprobs"], meta["output_token_logprobs"], strict=True):
+        assert [value for value, _, _ in top] == sorted((value for value, _, _ in top), reverse=True)
+        assert top[0][0] == pytest.approx(logprob, abs=TOLERANCE)
+    assert [[i for _, i, _ in top] for top in streamed["meta_info"]["output_top_logprobs"]] == [
+        [i for _, i, _ in top] for top in meta["output_top_logprobs"]
+    ]
+
+
 async def test_a_cached_prefix_gives_the_same_logprobs(engine: Any) -> None:
     """A second turn has tokens from the cache, and the same log-probabilities as after a flush."""
     prompt = list(range(1000, 1400))

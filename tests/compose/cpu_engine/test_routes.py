@@ -186,7 +186,7 @@ async def test_max_new_tokens_zero_is_an_empty_reply(serve: Any) -> None:
         ({"text": "a", "sampling_params": {"min_p": 1.5}}, "min_p"),
         ({"text": "a", "sampling_params": {"frequency_penalty": 0.5}}, "frequency_penalty"),
         ({"text": "a", "logprob_start_len": 0}, "logprob_start_len"),
-        ({"text": "a", "top_logprobs_num": 3}, "top_logprobs_num"),
+        ({"text": "a", "top_logprobs_num": -1}, "top_logprobs_num"),
         ({}, "text or input_ids"),
     ],
 )
