@@ -69,7 +69,7 @@ class Assembler:
             return
         self._keep(step, session_id, raw, fact)
         if isinstance(fact, CompletionRecord | CompletionDelivery) and step.keep:
-            self._grow(before, session_id, fact)
+            self._grow(before, session_id, fact, len(delivery.value))
         if step.is_late:
             self.late += 1
             _log.warning("record.late", session_id=session_id, offset=delivery.offset, late=self.late)
@@ -94,7 +94,9 @@ class Assembler:
         if self._sessions.get(key) != value:
             self._sessions[key] = value
 
-    def _grow(self, before: SessionRow, session_id: str, fact: CompletionRecord | CompletionDelivery) -> None:
+    def _grow(
+        self, before: SessionRow, session_id: str, fact: CompletionRecord | CompletionDelivery, wire_bytes: int
+    ) -> None:
         """Add a fact to its lease in memory, if that is whole there: from its first fact on."""
         grown = self._grown.get(session_id, fact.lease_id)
         if grown is None:
@@ -103,7 +105,7 @@ class Assembler:
                 return
             grown = Lease()
         grown.add(fact)
-        self._grown.put(session_id, fact.lease_id, grown)
+        self._grown.put(session_id, fact.lease_id, grown, wire_bytes)
 
     async def _close(self, session_id: str, lease_id: str, delivery: Delivery) -> None:
         row = SessionRow.from_bytes(self._sessions.get(session_id.encode()))

@@ -11,7 +11,13 @@ from typing import Final
 from stream_processors.builders import Lease
 
 MOST_BYTES: Final = 256 << 20
-"""About how much memory all of them may take: some thousand sessions of fifty turns."""
+"""About how much memory all of them may take: some hundred sessions of fifty turns at least, some thousand as deltas."""
+
+BYTES_PER_WIRE_BYTE: Final = 3
+"""What a decoded record takes: its arrays as they are, its texts some times what they were on the wire."""
+
+RECORD_BYTES: Final = 3_000
+"""What any record takes, beside that."""
 
 
 class GrownLeases:
@@ -27,11 +33,12 @@ class GrownLeases:
         held = self._leases.get((session_id, lease_id))
         return None if held is None else held[0]
 
-    def put(self, session_id: str, lease_id: str, lease: Lease) -> None:
-        """Hold a lease that was changed; others may have to go."""
-        self.drop(session_id, lease_id)
-        self._leases[session_id, lease_id] = (lease, lease.size_bytes)
-        self._size_bytes += lease.size_bytes
+    def put(self, session_id: str, lease_id: str, lease: Lease, wire_bytes: int) -> None:
+        """Hold a lease that grew by a record of so many bytes; others may have to go."""
+        _, size = self._leases.pop((session_id, lease_id), (None, 0))
+        grown = wire_bytes * BYTES_PER_WIRE_BYTE + RECORD_BYTES
+        self._leases[session_id, lease_id] = (lease, size + grown)
+        self._size_bytes += grown
         while self._size_bytes > self._most_bytes:
             _, (_, size) = self._leases.popitem(last=False)
             self._size_bytes -= size

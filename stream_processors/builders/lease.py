@@ -7,7 +7,6 @@ that was grown while its session ran and one that is built from the log in one g
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from schemas import codec, ids
 from schemas.records import CompletionDelivery, CompletionRecord
@@ -16,9 +15,6 @@ from stream_processors.builders.trie import ID_BYTES, Place, TokenTrie
 
 Number = tuple[int, int]
 """(writer, call_seq): the canonical order."""
-
-_OVERHEAD_BYTES: Final = 4_000
-"""What a record costs in memory beside its arrays and texts, roughly."""
 
 
 class Lease:
@@ -38,8 +34,6 @@ class Lease:
         self._end: dict[Number, Place | None] = {}
         self._waiting: dict[str, list[Number]] = {}
         self._is_spoilt = False
-        self.size_bytes = 0
-        """About how much memory it takes."""
         for fact in facts:
             self.add(fact)
 
@@ -58,7 +52,6 @@ class Lease:
             if known is None:
                 self._records[number] = fact
                 self._number_of[fact.completion_id] = number
-                self.size_bytes += len(fact.suffix_ids) + 2 * len(fact.output_ids) + _text_bytes(fact)
                 self._place(number)
             elif known != fact:
                 self._conflicted.add(number)
@@ -127,8 +120,3 @@ class Lease:
 
 def _digest(record: CompletionRecord) -> str:
     return ids.digest(codec.encode(record).value)
-
-
-def _text_bytes(record: CompletionRecord) -> int:
-    """About how much memory the record's texts take: decoded JSON takes some times what the request took on the wire."""
-    return _OVERHEAD_BYTES + 3 * (len(record.text) + len(record.reasoning)) + 3 * min(record.request_bytes, 1 << 20)

@@ -146,7 +146,9 @@ async def test_documented_queries_run(tmp_path: Path, monkeypatch: pytest.Monkey
         await bus.publish(call(1, [1, 2], [10, 11], session="s9", version_spans=spans, untrainable_reason="side"))
         from schemas.records import Reward
 
-        await bus.publish(Reward(session_id="session-1", lease_id=ids.lease_id("session-1", 1), name="reward", value=1.0))
+        await bus.publish(
+            Reward(session_id="session-1", lease_id=ids.lease_id("session-1", 1), name="reward", value=1.0)
+        )
         await archive(bus, tmp_path / "archive")
         await export_completions(bus, tmp_path / "calls.parquet")
     for builder in ("prefix_merging", "per_request"):
