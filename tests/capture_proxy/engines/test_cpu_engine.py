@@ -57,7 +57,7 @@ async def test_the_engine_we_ship(engine: SglangEngine) -> None:
         assert (finish.reason, finish.prompt_ids, finish.completion_tokens) == ("length", [9707, 1879], 12)
         assert [(span.start, span.end) for span in finish.weight_spans] == [(0, 12)]
 
-        info = await engine.probe(DEADLINE_S)
+        info = await engine.probe([9707, 1879], DEADLINE_S)
         assert info.model == "tiny"
         assert (info.context_length or 0) > 1000
         assert await engine.tokenize("Hello world") == [9707, 1879]
