@@ -8,7 +8,6 @@ weighed as they were sent, deltas, and as they would be if each held its whole p
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -24,13 +23,16 @@ from schemas.codec import encode
 from schemas.records import CompletionRecord
 from tests.bench.context import Bench
 from tests.bench.errors import BenchError
+from tests.bench.processes import ROOT
 from tests.bench.report import Metric, compared, percentile, plain
 from tests.bench.servers import capture_proxy, fake_engine
 
 TURNS = (1, 20, 100)
 WEIGHED_TURNS = 51
-NEW_WORDS = 400
+NEW_CHARS = 2_500
 """Of each message: about 600 tokens of a turn, with the answer and the template."""
+SYSTEM_CHARS = 26_000
+"""With the tools a first prompt of about 9,000 tokens. The CLIs' own are between 1,500 (Pi) and 19,000 (Claude Code)."""
 CONTEXT_LENGTH = 262_144
 AROUND = 2
 """Samples are taken at a turn and at so many beside it."""
@@ -46,7 +48,14 @@ _TOOLS = [
     }
     for n in range(20)
 ]
-_WORDS = ["the", "counter", "starts", "at", "zero", "file", "test", "reads", "line", "import", "return", "value", "error", "fails", "while", "closed", "open"]
+
+
+def corpus() -> str:
+    """What agents read: source files and documentation, here our own."""
+    files = sorted(
+        [*ROOT.glob("capture_proxy/**/*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("stream_processors/**/*.py")]
+    )
+    return "\n".join(file.read_text() for file in files)
 
 
 @dataclass(slots=True)
@@ -55,14 +64,23 @@ class Conversation:
 
     session_id: str
     url: str
-    words: random.Random
+    text: str
+    at: int = 0
     messages: list[dict[str, Any]] = field(default_factory=list)
     prompt_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        """The harness' own part."""
+        self.messages.append({"role": "system", "content": self._read(SYSTEM_CHARS)})
+
+    def _read(self, chars: int) -> str:
+        """The next piece of the corpus, round and round."""
+        start, self.at = self.at, (self.at + chars) % (len(self.text) - chars)
+        return self.text[start : start + chars]
+
     def body(self) -> bytes:
         """The next turn's request."""
-        text = " ".join(f"{self.words.choice(_WORDS)}{self.words.randrange(1000)}" for _ in range(NEW_WORDS // 2))
-        self.messages.append({"role": "user", "content": text})
+        self.messages.append({"role": "user", "content": self._read(NEW_CHARS)})
         request = {"model": "policy", "messages": self.messages, "tools": _TOOLS, "max_tokens": 64}
         return orjson.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
 
@@ -79,7 +97,8 @@ async def measure(bench: Bench) -> list[Metric]:
             capture_proxy(directory, model_dir, bus, await engine.url(), context_length=CONTEXT_LENGTH) as proxy,
         ):
             opened = await proxy.open_named(sessions)
-            talks = [Conversation(s, url, random.Random(n)) for n, (s, url) in enumerate(opened)]
+            text = corpus()
+            talks = [Conversation(s, url, text, at=100_000 * n) for n, (s, url) in enumerate(opened)]
             rss = proxy.child.rss_bytes()
             bench.say(f"{sessions} sessions of {max(turns) + AROUND} turns, about 600 new tokens each")
             through, direct = await _grow(talks, await engine.url(), http, turns)
