@@ -95,6 +95,12 @@ class StreamTranscoder:
         return time.monotonic() - self._shown_s < self._keepalive_s / 2
 
 
+def _name(flow: http.HTTPFlow, exchange: Exchange, call: Call) -> None:
+    """Gives an answer its id, where the dialect's answers have one."""
+    if (header := exchange.dialect.request_id_header) and flow.response is not None:
+        flow.response.headers[header] = f"req_{call.completion_id.replace('-', '')}"
+
+
 class Transcode:
     """Turns what the tap answers into what the client expects; a reply that it can't show is given up."""
 
@@ -114,6 +120,7 @@ class Transcode:
         dialect = exchange.dialect
         headers_of = dialect.stream_headers_of
         response.headers.update(dict(headers_of(call.request) if headers_of else dialect.stream_headers))
+        _name(flow, exchange, call)
         response.stream = StreamTranscoder(
             flow,
             call,
@@ -136,6 +143,7 @@ class Transcode:
             answer_error(
                 flow, exchange, ProxyError("internal", "the proxy failed on this reply; its log has the details")
             )
+        _name(flow, exchange, call)
         call.is_terminal_sent = can_send(flow)
 
     def _whole(self, flow: http.HTTPFlow, exchange: Exchange, call: Call, lines: bytes) -> None:

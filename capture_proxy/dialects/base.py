@@ -62,3 +62,5 @@ class Dialect:
     stream_headers: Mapping[str, str]
     stream_headers_of: Callable[[ChatRequest], Mapping[str, str]] | None = None
     """Where a client chooses the framing of its stream: the headers that go with the request's; `stream_headers` otherwise."""
+    request_id_header: str = ""
+    """How the vendor names each answer; '' where it doesn't. There are clients that ask again after a broken stream only if it had one."""

@@ -9,6 +9,15 @@ from capture_proxy.reply import ProxyError
 _FINAL_KINDS = frozenset({"unauthorized", "lease_ended", "bad_request", "context_overflow", "not_found", "too_large"})
 
 
+def stream_text(error: ProxyError) -> str:
+    """An error's text for a stream, with the status in front where it is worth asking again.
+
+    Before a stream the status stands beside the text, and the vendors' SDKs put it in front. Inside of one there is nothing but the
+    text, and there are clients that give up when they don't find in it why they should ask again.
+    """
+    return error.message if error.kind in _FINAL_KINDS else f"{error.status} {error.message}"
+
+
 def error_headers(error: ProxyError) -> dict[str, str]:
     """Content type, `Retry-After` in whole seconds where it is known, and a word to SDKs that would retry for nothing."""
     headers = {"content-type": "application/json"}

@@ -220,6 +220,9 @@ def unreachable(url: str, error: BaseException) -> ProxyError:
 
 
 def _say(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientPayloadError):
+        # Its own text names a status that nobody answered with, and clients read texts.
+        return "the connection closed before the reply's end"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

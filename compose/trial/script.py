@@ -76,6 +76,12 @@ def next_step(tools: Sequence[Mapping[str, Any]], turn: int, conversation: str) 
             return Step("The note is written. Fertig ✅")
 
 
+def shell_call(tools: Sequence[Mapping[str, Any]], command: str) -> Call | None:
+    """A call of the shell among `tools` (OpenAI function tools) that runs this command; None when no shell is offered."""
+    shell = _find([tool.get("function", tool) for tool in tools], _SHELLS)
+    return None if shell is None else _run(shell, command)
+
+
 def _find(functions: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Mapping[str, Any] | None:
     offered = {str(function.get("name")): function for function in functions}
     return next((offered[name] for name in names if name in offered), None)

@@ -20,6 +20,7 @@ DIALECT = Dialect(
     encode_model=encode_model,
     encode_models=encode_models,
     stream_headers=STREAM_HEADERS,
+    request_id_header="request-id",
 )
 
 __all__ = ["DIALECT"]

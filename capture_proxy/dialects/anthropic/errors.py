@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from capture_proxy.dialects.errors import error_headers
+from capture_proxy.dialects.errors import error_headers, stream_text
 from capture_proxy.reply import ErrorKind, Json, ProxyError
 
 _TYPE: dict[ErrorKind, str] = {
@@ -27,9 +27,9 @@ _TOO_LONG = "prompt is too long"
 """Clients recognise a full context by these words: they compact, or stop without retrying."""
 
 
-def error_value(error: ProxyError) -> dict[str, Json]:
-    """The error object, for a body and for a stream alike."""
-    message = error.message
+def error_value(error: ProxyError, *, is_in_stream: bool = False) -> dict[str, Json]:
+    """The error object of a body or of a stream."""
+    message = stream_text(error) if is_in_stream else error.message
     if error.kind == "context_overflow":
         message = _too_long(error)
     return {"type": "error", "error": {"type": _TYPE[error.kind], "message": message}}

@@ -64,7 +64,7 @@ class MessagesStreamEncoder:
                 return self._finish(reply)
             case Failed(error):
                 self._has_ended = True
-                return named_event(b"error", error_value(error))
+                return named_event(b"error", error_value(error, is_in_stream=True))
 
     def _start(self, completion_id: str, prompt_tokens: int) -> bytes:
         if self._is_started:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from capture_proxy.dialects.errors import error_headers
+from capture_proxy.dialects.errors import error_headers, stream_text
 from capture_proxy.reply import ErrorKind, Json, ProxyError
 
 _TYPE_AND_CODE: dict[ErrorKind, tuple[str, str | None]] = {
@@ -21,10 +21,11 @@ _TYPE_AND_CODE: dict[ErrorKind, tuple[str, str | None]] = {
 }
 
 
-def error_value(error: ProxyError) -> dict[str, Json]:
-    """The error object, for a body and for a stream alike."""
+def error_value(error: ProxyError, *, is_in_stream: bool = False) -> dict[str, Json]:
+    """The error object of a body or of a stream."""
     kind, code = _TYPE_AND_CODE[error.kind]
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code or code}}
+    message = stream_text(error) if is_in_stream else error.message
+    return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code or code}}
 
 
 def encode_error(error: ProxyError) -> tuple[int, dict[str, str], bytes]:

@@ -58,7 +58,7 @@ class ChatStreamEncoder:
                 return self._finish(reply)
             case Failed(error):
                 self._has_ended = True
-                return data_event(error_value(error))
+                return data_event(error_value(error, is_in_stream=True))
 
     def _make_head(self, completion_id: str, created_at: int) -> bytes:
         """Everything of a chunk up to its delta; made once, since a chunk goes out per token."""

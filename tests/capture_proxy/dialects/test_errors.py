@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from capture_proxy.dialects import DIALECTS
-from capture_proxy.reply import ErrorKind, ProxyError
+from capture_proxy.reply import ChatRequest, ErrorKind, Failed, ProxyError
 
+REQUEST = ChatRequest(dialect="any", model="policy", messages=[{"role": "user", "content": "Hi"}], stream=True)
 ANTHROPIC = {
     "unauthorized": (401, "authentication_error"),
     "lease_ended": (409, "invalid_request_error"),
@@ -54,6 +55,21 @@ def test_every_kind_in_every_dialect(name: str, kind: ErrorKind) -> None:
         assert status == GOOGLE[kind][0]
     else:
         assert set(value["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat"])
+def test_a_stream_says_the_status_of_what_may_be_asked_again(name: str) -> None:
+    """Inside a stream the text is all that a client has: Pi asks again only where it finds a status in it; a final error has none."""
+    encoder = DIALECTS[name].stream_encoder
+
+    def text(kind: ErrorKind) -> str:
+        data = encoder(REQUEST).encode(Failed(ProxyError(kind, "what happened")))
+        return str(orjson.loads(data.rpartition(b"data: ")[2])["error"]["message"])
+
+    assert text("engine_error") == "500 what happened"
+    assert text("engine_unavailable") == "503 what happened"
+    assert text("overloaded") == "429 what happened"
+    assert text("lease_ended") == "what happened"
 
 
 def test_retry_after_is_whole_seconds_of_at_least_one() -> None:

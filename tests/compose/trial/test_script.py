@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compose.trial.policy import ASSISTANT, reply, tools_of
-from compose.trial.script import CHECK, CONTENT, FILE, STEPS, next_step
+from compose.trial.script import CHECK, CONTENT, FILE, STEPS, next_step, shell_call
 
 
 def tool(name: str, required: list[str] | None = None, **properties: object) -> dict[str, object]:
@@ -48,6 +48,14 @@ def test_a_harness_that_ends_by_a_command() -> None:
     """Where the instructions name such a command, the last step runs it."""
     (call,) = next_step([EXEC], 3, "end with COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT").calls
     assert call.arguments == {"cmd": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}
+
+
+def test_a_command_for_whatever_shell_there_is() -> None:
+    """The offered shell runs it, under its own name for the argument; without a shell there is no call."""
+    call = shell_call([WRITE, EXEC], "ls")
+    assert call is not None
+    assert (call.name, call.arguments) == ("exec_command", {"cmd": "ls"})
+    assert shell_call([WRITE], "ls") is None
 
 
 def test_side_calls_get_a_text() -> None:

@@ -118,7 +118,7 @@ def test_an_error_is_the_last_event() -> None:
     events = stream(
         STARTED, TextDelta("a"), Failed(ProxyError("engine_error", "worker died")), TextDelta("b"), Finished(reply())
     )
-    assert events[-1] == {"type": "error", "error": {"type": "api_error", "message": "worker died"}}
+    assert events[-1] == {"type": "error", "error": {"type": "api_error", "message": "500 worker died"}}
     assert "message_stop" not in [event["type"] for event in events]
 
 

@@ -88,7 +88,7 @@ def test_usage(include_usage: bool) -> None:
 def test_an_error_ends_the_stream_without_an_end_mark() -> None:
     """An error chunk, then nothing: no fake finish."""
     values = stream(STARTED, TextDelta("a"), Failed(ProxyError("engine_unavailable", "worker died")), Finished(reply()))
-    assert values[-1]["error"]["message"] == "worker died"
+    assert values[-1]["error"]["message"] == "503 worker died"
     assert values[-1]["error"]["code"] == "service_unavailable"
 
 
