@@ -33,7 +33,7 @@ async def record(
     options: Mapping[str, object] | None = None,
     report: Callable[[str], None] = lambda _line: None,
     status: int = 200,
-    timeout_s: float = 180.0,
+    timeout_s: float = 300.0,
 ) -> Recording:
     """Runs the trial on one wire; with another `status` every model call is refused with it.
 

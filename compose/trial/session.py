@@ -38,7 +38,7 @@ async def run_harness(
     secret: str,
     model: str = MODEL,
     forward: harnesses.ForwardProxy | None = None,
-    timeout_s: float = 180.0,
+    timeout_s: float = 300.0,
     report: Callable[[str], None] = lambda _line: None,
 ) -> Run:
     """Runs a harness once in runtime `local` and throws its directory away.

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CLIS = [adapter.name for adapter in harnesses.list_harnesses() if adapter.install is not None]
 # A run beside others on two cores; alone it takes a tenth of that.
-RUN_S = 240.0
+RUN_S = 360.0
 
 
 async def recording_of(name: str, wire: str | None = None, **fields: object) -> Recording:
