@@ -126,12 +126,17 @@ async def pi_session(url: str, model: Path, state_dir: Path) -> str:
         text = await run([*polynya, "tail", "capture.completions", "--decode"], env, SESSION_LIMIT_S)
     finally:
         await run([*polynya, "down"], env, SESSION_LIMIT_S)
-    records = [json.loads(line) for line in text.splitlines() if '"output_ids"' in line]
-    calls = [r.get("value", r) for r in records]
-    trainable = sum(bool(call.get("trainable")) for call in calls)
+    calls, trainable = count_calls(text)
     if not trainable:
-        raise RuntimeError(f"no trainable call among {len(calls)}")
-    return f"{len(calls)} calls, {trainable} trainable"
+        raise RuntimeError(f"no trainable call among {calls}")
+    return f"{calls} calls, {trainable} trainable"
+
+
+def count_calls(text: str) -> tuple[int, int]:
+    """Calls, and those that can be trained, among the lines that `polynya tail capture.completions --decode` prints."""
+    records = [json.loads(line).get("record") or {} for line in text.splitlines() if line.startswith("{")]
+    calls = [record for record in records if "call_seq" in record and "output_ids" in record]
+    return len(calls), sum(bool(call.get("trainable")) for call in calls)
 
 
 async def weight_update(url: str, model: Path) -> str:
