@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Prompt:
     """
 
     renderer: Renderer
-    ids: list[int]
+    ids: Sequence[int]
     sampling: dict[str, Any]
     notes: tuple[str, ...] = ()
     request: ChatRequest | None = None

@@ -14,6 +14,7 @@ from capture_proxy.lineage.identity import canonical_json
 from capture_proxy.lineage.index import INSTRUCTIONS
 from capture_proxy.lineage.side_calls import branch_hint
 from capture_proxy.reply import ChatRequest, ProxyError, tool_call_id
+from capture_proxy.token_ids import packed_ids
 from schemas import arrays, ids
 from schemas.records import (
     Boundary,
@@ -183,7 +184,7 @@ def _place(call: Call) -> dict[str, Any]:
             "messages": request.messages,
             "tools": request.tools,
             "tools_digest": ids.digest(canonical_json(request.tools)) if request.tools else "",
-            "suffix_ids": arrays.pack_ids(prompt.ids),
+            "suffix_ids": packed_ids(prompt.ids),
         }
     head = placed.found.head
     return {
@@ -211,7 +212,7 @@ def as_checkpoint(call: Call, record: CompletionRecord) -> CompletionRecord:
         is_checkpoint=True,
         prefix_len=0,
         prefix_digest="",
-        suffix_ids=arrays.pack_ids(call.prompt.ids),
+        suffix_ids=packed_ids(call.prompt.ids),
         messages_prefix=0,
         messages=placed.whole_messages(),
         tools=call.request.tools,

@@ -37,7 +37,7 @@ class GenerateRequest:
 
     rid: str
     session_id: str
-    input_ids: list[int]
+    input_ids: Sequence[int]
     sampling: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 600.0
     top_logprobs: int = 0

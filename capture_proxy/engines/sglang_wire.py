@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from capture_proxy.engines.base import EngineChunk, EngineFinish, EngineFinishReason, GenerateRequest
 from capture_proxy.engines.errors import error_of
 from capture_proxy.engines.spans import MIXED, tile, weight_spans
 from capture_proxy.engines.sse import DONE, EventSplitter, parse_event
 from capture_proxy.engines.values import are_logprobs, checked_ids
 from capture_proxy.reply import ProxyError
+from capture_proxy.token_ids import dump_json
 
 _NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
 """Our names of sampling parameters → SGLang's, where they differ."""
@@ -69,7 +68,7 @@ def request_body(request: GenerateRequest) -> bytes:
     }
     if request.top_logprobs:
         body["top_logprobs_num"] = request.top_logprobs
-    return orjson.dumps(body)
+    return dump_json(body)
 
 
 class StreamReader:

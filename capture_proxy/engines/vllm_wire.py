@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import orjson
-
 from capture_proxy.engines.base import Alternatives, EngineChunk, EngineFinish, GenerateRequest
 from capture_proxy.engines.errors import error_of
 from capture_proxy.engines.spans import MIXED, tile, weight_spans
 from capture_proxy.engines.sse import DONE, EventSplitter, parse_event
 from capture_proxy.engines.values import are_logprobs, checked_ids, finish_reason
 from capture_proxy.reply import ProxyError
+from capture_proxy.token_ids import dump_json
 
 GENERATE_PATH: Final = "/inference/v1/generate"
 ID_PREFIX: Final = "generate-tokens-"
@@ -63,7 +62,7 @@ def request_body(request: GenerateRequest) -> bytes:
     }
     if grammar:
         params["structured_outputs"] = grammar
-    return orjson.dumps(
+    return dump_json(
         {
             "request_id": request.rid,
             "token_ids": request.input_ids,

@@ -10,11 +10,13 @@ from capture_proxy.lineage.identity import positions
 from capture_proxy.lineage.index import Found, Node
 from capture_proxy.rendering.base import Renderer
 from capture_proxy.rendering.parser import THINK_END
+from capture_proxy.rendering.template import TemplateRenderer
 from capture_proxy.reply import ChatRequest
+from capture_proxy.token_ids import TokenIds
 from schemas import arrays
 from schemas import lineage as words
 from schemas.records import LineageStatus
-from schemas.resolve import ResolvedCall, reply_message
+from schemas.resolve import ID_BYTES, ResolvedCall, reply_message
 
 SAMPLED: Final = "sampled"
 """A task's `history`: in the prompt, the tokens that were sampled stand for an earlier answer."""
@@ -57,23 +59,22 @@ class Placed:
         return [*before, *self.messages]
 
 
-def place(found: Found, request: ChatRequest, renderer: Renderer, *, history: str) -> tuple[list[int], Placed]:
+def place(found: Found, request: ChatRequest, renderer: Renderer, *, history: str) -> tuple[TokenIds, Placed]:
     """The prompt's ids and the call's place. Raises ProxyError(bad_request) for a conversation that can't be rendered."""
     parent = found.parent
     if parent is not None and history != TEMPLATE:
         extended = _extend(parent, found, request, renderer)
         if extended is not None:
             return extended, _behind(found, parent, extended, request, history)
-    ids = renderer.render(request.messages, request.tools, request.template_kwargs)
+    ids = TokenIds(arrays.pack_ids(renderer.render(request.messages, request.tools, request.template_kwargs)))
     status, reason = found.status, found.reason
     if parent is not None:
         apart = _departure(parent.call, ids)
         if apart is None:
             return ids, _behind(found, parent, ids, request, history)
         status, reason = LineageStatus.ROOT, _why_apart(parent.call, apart, renderer)
-    packed = arrays.pack_ids(ids)
     return ids, Placed(
-        found=found, status=status, reason=reason, suffix_ids=packed, messages=request.messages, history=history
+        found=found, status=status, reason=reason, suffix_ids=ids.packed, messages=request.messages, history=history
     )
 
 
@@ -82,10 +83,11 @@ def is_checkpoint(call_seq: int) -> bool:
     return call_seq >= _FIRST_CHECKPOINT and call_seq & (call_seq - 1) == 0
 
 
-def _extend(parent: Node, found: Found, request: ChatRequest, renderer: Renderer) -> list[int] | None:
-    prompt = arrays.unpack_ids(parent.call.prompt()).tolist()
+def _extend(parent: Node, found: Found, request: ChatRequest, renderer: Renderer) -> TokenIds | None:
     output = arrays.unpack_ids(parent.call.record.output_ids).tolist()
-    return renderer.extend(
+    # A template looks at the messages alone; other formats may look at the prompt that they go on from.
+    prompt = [] if isinstance(renderer, TemplateRenderer) else arrays.unpack_ids(parent.call.prompt()).tolist()
+    extended = renderer.extend(
         prompt,
         output,
         request.messages,
@@ -93,9 +95,12 @@ def _extend(parent: Node, found: Found, request: ChatRequest, renderer: Renderer
         tools=request.tools,
         template_kwargs=request.template_kwargs,
     )
+    if extended is None:
+        return None
+    return TokenIds(parent.call.reach() + arrays.pack_ids(extended[len(prompt) + len(output) :]))
 
 
-def _behind(found: Found, parent: Node, ids: Sequence[int], request: ChatRequest, history: str) -> Placed:
+def _behind(found: Found, parent: Node, ids: TokenIds, request: ChatRequest, history: str) -> Placed:
     prefix_len, messages = parent.call.reach_len, request.messages
     return Placed(
         found=found,
@@ -104,7 +109,7 @@ def _behind(found: Found, parent: Node, ids: Sequence[int], request: ChatRequest
         parent=parent,
         prefix_len=prefix_len,
         prefix_digest=parent.call.reach_digest(),
-        suffix_ids=arrays.pack_ids(ids[prefix_len:]),
+        suffix_ids=ids.packed[prefix_len * ID_BYTES :],
         messages_prefix=parent.length + 1,
         messages=_renamed(parent, messages[found.new_from - 1], messages[found.new_from :]),
         history=history,
@@ -124,12 +129,12 @@ def _renamed(parent: Node, answer: Mapping[str, Any], new: Sequence[Mapping[str,
     return renamed
 
 
-def _departure(parent: ResolvedCall, ids: Sequence[int]) -> int | None:
+def _departure(parent: ResolvedCall, ids: TokenIds) -> int | None:
     """The first place at which a prompt isn't the parent's prompt and answer; None when it goes on from all of it."""
-    reach, packed = parent.reach(), arrays.pack_ids(ids)
-    if len(packed) > len(reach) and packed.startswith(reach):
+    reach = parent.reach()
+    if len(ids.packed) > len(reach) and ids.packed.startswith(reach):
         return None
-    ours, theirs = arrays.unpack_ids(packed), arrays.unpack_ids(reach)
+    ours, theirs = ids.array, arrays.unpack_ids(reach)
     shared = min(len(ours), len(theirs))
     differs = (ours[:shared] != theirs[:shared]).nonzero()[0]
     return int(differs[0]) if differs.size else shared
