@@ -182,10 +182,12 @@ async def client(target: Target) -> AsyncIterator[Any]:
     from capture_proxy.engines import make_engine
 
     made = make_engine(target.kind, target.url)
-    async with asyncio.timeout(100):
-        made.info = await made.probe([1000, 2000, 300])  # type: ignore[attr-defined]
-    yield made
-    await made.close()
+    try:
+        async with asyncio.timeout(100):
+            made.info = await made.probe([1000, 2000, 300])  # type: ignore[attr-defined]
+        yield made
+    finally:
+        await made.close()
 
 
 class Forward:
