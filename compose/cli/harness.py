@@ -162,7 +162,7 @@ async def record_(
         old = recorded(adapter.name)
         lines = differences((old or {}).get("wires", {}), wires)
         for line in lines:
-            out.print(f"  {line}", markup=False)
+            out.print(f"  {line}", markup=False, soft_wrap=True)
         if lines:
             changed.append(adapter.name)
         if write is not None:

@@ -48,7 +48,8 @@ def check_wire(name: str, wire: str, made: Recording) -> None:
     pinned = recorded(name)
     assert pinned is not None
     assert pinned["version"] == harnesses.get(name).version
-    assert differences(pinned["wires"][wire], made.summary) == []
+    hint = f"if that is as it should be: polynya harness record {name} --write harnesses/wires"
+    assert differences(pinned["wires"][wire], made.summary) == [], hint
 
 
 @pytest.mark.parametrize("name", CLIS)
