@@ -96,18 +96,19 @@ async def measure(bench: Bench) -> list[Metric]:
             fake_engine(directory, model_dir) as engine,
             capture_proxy(directory, model_dir, bus, await engine.url(), context_length=CONTEXT_LENGTH) as proxy,
         ):
-            opened = await proxy.open_named(sessions)
+            opened = await proxy.open_named(sessions + 1)
             text = corpus()
-            talks = [Conversation(s, url, text, at=100_000 * n) for n, (s, url) in enumerate(opened)]
+            first, *talks = [Conversation(s, url, text, at=100_000 * n) for n, (s, url) in enumerate(opened)]
             rss = proxy.child.rss_bytes()
             bench.say(f"{sessions} sessions of {max(turns) + AROUND} turns, about 600 new tokens each")
+            await _grow([first], await engine.url(), http, (1, 3))  # whatever is done once, is done
             through, direct = await _grow(talks, await engine.url(), http, turns)
             await proxy.await_relayed()
             await proxy.require_all_finished()
             held = (await proxy.health())["lineage"]["bytes"]
             grown = proxy.child.rss_bytes() - rss
             metrics = _latencies(turns, through, direct)
-            metrics.append(compared("lineage_bytes_per_session", held / sessions, "B", grown / sessions))
+            metrics.append(compared("lineage_bytes_per_session", held / len(opened), "B", grown / len(opened)))
             metrics += await _weigh(bus, talks[0].session_id, bench.size(WEIGHED_TURNS, 10))
     tokens = talks[0].prompt_tokens
     return [*metrics, plain("lineage_prompt_tokens_at_last_turn", tokens, "tokens")]
@@ -169,7 +170,12 @@ def _latencies(turns: tuple[int, ...], through: dict[int, list[float]], direct: 
         compared(f"lineage_added_turn_{turn}_p50", added, "ms", 1000 * percentile(direct[turn], 0.5))
         for turn, added in added_ms.items()
     ]
-    return [*metrics, plain("lineage_added_growth_p50", added_ms[max(turns)] - added_ms[min(turns)], "ms")]
+    last, middle, first = added_ms[turns[-1]], added_ms[turns[1]], added_ms[turns[0]]
+    return [
+        *metrics,
+        plain("lineage_added_growth_p50", last - first, "ms"),  # the first turn's whole prompt is tokenized
+        plain("lineage_added_growth_since_turn_20_p50", last - middle, "ms"),
+    ]
 
 
 async def _weigh(settings: BusSettings, session_id: str, turns: int) -> list[Metric]:
