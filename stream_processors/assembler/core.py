@@ -140,17 +140,14 @@ def _apply_late(
     """What comes behind the close: it is counted, and the lease is said again once its writers are whole."""
     writer = lease.writers.get(fact.writer, WriterRow())
     is_late = isinstance(fact, CompletionRecord) and not writer.has(fact.call_seq)
-    if isinstance(fact, CompletionRecord):
-        if not is_late:
+    # One that is known goes on to the question below all the same: a crash may have kept the row and lost the revision.
+    if isinstance(fact, CompletionRecord | CompletionDelivery):
+        if is_late:
+            writer = writer.with_call(fact.call_seq)
+            lease = replace(lease, late=(*lease.late, (fact.writer, fact.call_seq)))
+        elif (fact.writer, fact.call_seq) not in lease.late:
             return Step(row)
-        writer = writer.with_call(fact.call_seq)
-        lease = replace(lease, late=(*lease.late, (fact.writer, fact.call_seq)))
-    elif isinstance(fact, CompletionDelivery):
-        if (fact.writer, fact.call_seq) not in lease.late:
-            return Step(row)
-    elif isinstance(fact, SessionSealed):
-        if writer.last_seq is not None:
-            return Step(row)
+    elif isinstance(fact, SessionSealed) and writer.last_seq is None:
         writer = replace(writer, last_seq=fact.last_seq)
     lease = lease.with_writer(fact.writer, writer)
     revising = fact.lease_id if lease.is_revisable else ""

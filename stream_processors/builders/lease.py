@@ -51,12 +51,20 @@ class Lease:
             known = self._records.get(number)
             if known is None:
                 self._records[number] = fact
-                self._number_of[fact.completion_id] = number
+                self._name(fact, number)
                 self._place(number)
             elif known != fact:
+                self._name(fact, number)
                 self._conflicted.add(number)
                 self._records[number] = min(known, fact, key=_digest)
                 self._is_spoilt = True  # what hangs on this call may stand elsewhere: placed anew when it is asked for
+
+    def _name(self, record: CompletionRecord, number: Number) -> None:
+        """Which call an id means: of several that claim it the first in canonical order, whichever came first."""
+        known = self._number_of.setdefault(record.completion_id, number)
+        if known != number:
+            self._number_of[record.completion_id] = min(known, number)
+            self._is_spoilt = True
 
     def calls(self) -> list[Call]:
         """The calls in canonical order, with their delivery facts merged by OR."""

@@ -126,6 +126,36 @@ async def test_t38_a_crash_repeats_a_revision_under_its_id(memory_bus: MemoryBus
     assert {r.revision for r in revisions} == {2}
 
 
+class Killed(BaseException):
+    """What no boundary may catch."""
+
+
+HOLED: list[Record] = [OPENED, *CALLS[:2], event(Fact.SEALED, writers=[1]), event(Fact.SEAL_OVERDUE), *CALLS[2:]]
+
+
+@pytest.mark.parametrize(("before", "last"), [(WHOLE, LATE), (HOLED, sealed(2))], ids=["call", "seal"])
+async def test_t38_a_crash_between_the_row_and_its_revision_loses_none(
+    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch, before: list[Record], last: Record
+) -> None:
+    """The row that knows of the late fact survives, the revision wasn't published: it is when the fact comes again."""
+    driven = Driven(memory_bus, Assembler)
+    await play(driven, *before)
+    driven.commit()
+
+    async def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Assembler, "_publish", killed)
+        with pytest.raises(Killed):
+            await play(driven, last)
+    for table in driven.tables.values():
+        table.committed = len(table.journal)
+    driven.crash()
+    await driven.catch_up()
+    assert [t.revision for t in built(memory_bus)] == [1, 2]
+
+
 async def test_a_forgotten_session_leaves_no_row(driven: Driven) -> None:
     """Also when its lease never closed."""
     await play(driven, *WHOLE[:4])

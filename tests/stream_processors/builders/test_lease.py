@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,23 @@ def test_what_does_not_verify_is_unresolved(spoil: str) -> None:
     built = build("prefix_merging", {}, delivered(first, spoilt, third), "policy")
     assert built.counts.untrainable == {"prompt_unresolved": 2}
     assert [row_of(t) for t in built.traces] == [([1, 2], [10, E], "11")]
+
+
+def test_who_claims_a_number_or_an_id_first_changes_nothing() -> None:
+    """Two records under one number, two under one id, and deltas on each of them: the same places in every order."""
+    first = call(1, [1, 2], [10, E])
+    rival = replace(first, completion_id="rival", output_ids=pack_ids([11, E]))
+    twin = replace(call(2, [1, 2, 3], [12, E]), completion_id=first.completion_id)
+    children = [
+        delta(3, first, [1, 2, 10, E], [50], [20, E]),
+        delta(4, rival, [1, 2, 11, E], [50], [20, E]),
+        delta(5, twin, [1, 2, 3, 12, E], [50], [20, E]),
+    ]
+    found = set()
+    for order in itertools.permutations([first, rival, twin, *children]):
+        places = Lease(order).places()
+        found.add(tuple(None if end is None else end.since(0) for _, end in places))
+    assert len(found) == 1
 
 
 def test_messages_resolve_like_prompts() -> None:
