@@ -13,6 +13,7 @@ REPLIES = (
     "漢🦊ö",
     tool_call("bash", {"command": "ls"}),
     "<think>\nhm\n</think>\nYes.",
+    "word " * 80,
     '<tool_call>\n{"name": 1',
     "",
 )
