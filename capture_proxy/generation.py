@@ -16,7 +16,7 @@ from capture_proxy.engines.base import Engine, EngineChunk, EngineFinish, Genera
 from capture_proxy.recorder import Recorder
 from capture_proxy.rendering.base import ParsedReply
 from capture_proxy.reply import Failed, Finished, ProxyError, ReasoningDelta, ReplyEvent, TextDelta
-from capture_proxy.stretches import RETRY_PAUSES_S, Stretch, is_unreached, joined, resumed
+from capture_proxy.stretches import RETRY_PAUSES_S, Stretch, is_resumable, is_unreached, joined, resumed
 from capture_proxy.text_in import TextReader, chat_prompt, note_prompt, stand_alone
 
 log = structlog.get_logger(__name__)
@@ -35,6 +35,11 @@ class TokenReader:
             tools=call.request.tools,
             stop=call.prompt.sampling.get("stop") or (),
         )
+
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that the output has reached, if it has."""
+        return self._parser.matched_stop
 
     def feed(self, chunk: EngineChunk) -> list[ReasoningDelta | TextDelta]:
         """What the new ids let through."""
@@ -164,7 +169,7 @@ class Generation:
         while True:
             start = len(call.output_ids)
             try:
-                finish = await self._stretch(engine, part, reader)
+                finish = await self._stretch(engine, part, reader, is_resumed=bool(done))
             except ProxyError as error:
                 pause_s = self._pause_s(error, has_begun=len(call.output_ids) > start, done=done, tries=tries)
                 if pause_s is None or (waited_s := waited_s + pause_s) > self._resume_wait_s:
@@ -182,7 +187,7 @@ class Generation:
             call.finish = joined(done, call.prompt.ids, call.output_ids)
             if finish.reason != "abort":
                 return call.finish
-            if is_text_in or len(done) > self._max_resumes:
+            if is_text_in or len(done) > self._max_resumes or not is_resumable(request, call.output_ids):
                 why = finish.message or "no reason given"
                 raise ProxyError("engine_unavailable", f"the engine aborted the request: {why}; it can be sent again")
             call.notes["resumed"] = len(done)
@@ -210,13 +215,16 @@ class Generation:
         )
 
     async def _stretch(
-        self, engine: Engine, request: GenerateRequest, reader: TextReader | TokenReader
+        self, engine: Engine, request: GenerateRequest, reader: TextReader | TokenReader, *, is_resumed: bool
     ) -> EngineFinish:
         call, finish = self.call, None
         async with engine.generate(request) as stream:
             call.accepted_s = call.accepted_s or time.monotonic()
             self.settled.set()
             async for chunk in stream:
+                if is_resumed and chunk.new_ids and isinstance(reader, TokenReader) and reader.matched_stop:
+                    # The stop string began in an earlier stretch, so the engine couldn't see it and goes on behind it.
+                    return EngineFinish(reason="stop", matched=reader.matched_stop)
                 self._collect(chunk)
                 self._show(reader.feed(chunk))
                 finish = chunk.finish or finish

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from capture_proxy.engines.base import EngineFinish, GenerateRequest, WeightSpan
 from capture_proxy.engines.spans import MIXED
@@ -16,6 +17,15 @@ from capture_proxy.reply import ProxyError
 RETRY_PAUSES_S = (0.1, 0.5)
 """Before another try where the engine couldn't be reached: a connection that it had closed, a server that comes back. The client is
 told of the rest, and has its own patience."""
+
+
+_GRAMMARS: Final = ("json_schema", "regex", "ebnf", "structural_tag", "required_prefix_token_ids")
+"""Sampling parameters that an engine holds an output to from its first token on."""
+
+
+def is_resumable(request: GenerateRequest, output_ids: Sequence[int]) -> bool:
+    """Whether another stretch can go on behind these tokens: a grammar would begin anew there, in the middle of what it allows."""
+    return not output_ids or all(request.sampling.get(name) is None for name in _GRAMMARS)
 
 
 def is_unreached(error: ProxyError) -> bool:
@@ -39,6 +49,8 @@ def resumed(request: GenerateRequest, output_ids: Sequence[int], number: int) ->
         sampling["max_tokens"] = limit - len(output_ids)
         if sampling["max_tokens"] < 1:
             return None
+    if (least := sampling.get("min_new_tokens")) is not None:
+        sampling["min_new_tokens"] = max(0, least - len(output_ids))
     return replace(
         request, rid=f"{request.rid}-{number}", input_ids=[*request.input_ids, *output_ids], sampling=sampling
     )

@@ -34,6 +34,11 @@ class ParsedReply:
 class ReplyParser(Protocol):
     """Reads one output token by token. `feed` as ids come; then `finish` once for the last deltas and the whole."""
 
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that the text has reached, where that is known before the end."""
+        ...
+
     def feed(self, ids: Sequence[int]) -> list[ReasoningDelta | TextDelta]:
         """What the new ids let through. Text from a tool call's opening mark on is held until `finish`."""
         ...

@@ -24,6 +24,11 @@ class HeldParser:
         self._stop = stop
         self._ids: list[int] = []
 
+    @property
+    def matched_stop(self) -> str | None:
+        """Nothing: stop strings are looked for at the end."""
+        return None
+
     def feed(self, ids: Sequence[int]) -> Deltas:
         """Nothing yet."""
         self._ids += ids

@@ -54,6 +54,11 @@ class MarkParser:
         self._text: list[str] = []
         self._reasoning: list[str] = []
 
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that was found."""
+        return self._cutter.matched if self._cutter is not None else None
+
     def feed(self, ids: Sequence[int]) -> Deltas:
         """What the new ids let through."""
         out: Deltas = []
