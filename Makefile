@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-all-wires test-deep test-sdks conformance conformance-sglang gpu-check lint format bench schemas constraints clean
+.PHONY: help setup demo test test-fast test-all-wires test-deep test-sdks conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -41,7 +41,7 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 	@$(PYTEST) -m all_wires --durations 20 tests
 
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
-	@$(BIN)/polynya harness install pi claude_code
+	@$(BIN)/polynya harness install
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
 
 test-sdks: $(READY) ## the SDK suite with the vendors' newest releases (they want a newer h11 than mitmproxy 11 does, so they stand beside)
@@ -72,6 +72,10 @@ format: $(READY) ## format the code
 
 bench: $(READY) ## measure, side by side; prints a table and writes .bench/latest.json
 	@$(BIN)/python -m tests.bench
+
+fault-table: $(READY) ## what each harness does when the engine fails, anew: docs/harness-faults.md
+	@$(BIN)/polynya harness install
+	@$(BIN)/python -m tests.faults
 
 schemas: $(READY) ## freeze the next version of every changed record
 	@$(BIN)/python -m schemas.derive
