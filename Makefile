@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+# Marks of the tests that run whole parts; they would get in each other's way.
+PARTS  := broker or e2e or chaos or component
 # Where a CPU build of torch can be had, name its index here: 5 GB less to install.
 POLYNYA_TORCH_INDEX ?=
 
@@ -30,7 +32,11 @@ demo: $(READY) ## the main job: real agent CLIs, real Kafka, scored trajectories
 
 test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs)
 	@$(BIN)/polynya harness install
-	@$(PYTEST) -m 'not deep and not all_wires' --durations 20 tests
+	@echo "test: 1 of 2, what needs no running part, on both cores"
+	@$(PYTEST) -n 2 --dist loadfile -q -m 'not ($(PARTS)) and not deep and not all_wires' tests
+	@echo "test: 2 of 2, whole parts, real Kafka, real CLIs"
+	@$(PYTEST) -m '($(PARTS)) and not deep and not all_wires' --durations 20 tests
+	@echo "test: all passed"
 
 test-fast: $(READY) ## the tests that need no broker, under a minute
 	@$(PYTEST) -n 2 --dist loadfile -m 'not broker and not e2e and not chaos and not deep and not all_wires and not component' -q \
