@@ -36,6 +36,9 @@ _log = structlog.get_logger(__name__)
 
 CAPTURE: Final = "capture.completions"
 SESSIONS: Final = "rollout.sessions"
+CLOCK_MARGIN_MS: Final = 60_000
+"""Clocks of proxies and brokers may differ: openings are looked for from a minute before the span on."""
+
 CHECKPOINT_RECORDS: Final = 10_000
 """Records between two checkpoints: a stopped replay reads about that many again, and what is still open."""
 
@@ -143,6 +146,8 @@ class _Partition:
         self._with_events: set[str] = set()
         self._grown: dict[str, Lease] = {}
         self._first: dict[str, int] = {}
+        self._opened: set[str] = set()
+        """Leases whose first writer's opening is read, and is in the span."""
         self._session_of: dict[str, str] = {}
 
     async def run(self, on_progress: Callable[[Progress], None]) -> None:
@@ -152,7 +157,7 @@ class _Partition:
             if self._resume_at is not None
             else "earliest"
             if self._wanted.from_ms is None
-            else self._wanted.from_ms
+            else max(0, self._wanted.from_ms - CLOCK_MARGIN_MS)
         )
         since = 0
         async for delivery, fact in self._read(CAPTURE, start):
@@ -201,11 +206,10 @@ class _Partition:
         lease_id = fact.lease_id
         if lease_id in self._told:
             return
+        if reason := self._refuses(fact):
+            self._skip(lease_id, reason)
+            return
         if lease_id not in self._first:
-            if reason := self._refuses(fact):
-                self._told.add(lease_id)
-                self._progress.skipped[reason] += 1
-                return
             self._first[lease_id] = delivery.offset
             self._session_of[lease_id] = fact.session_id
             self._grown[lease_id] = Lease()
@@ -224,19 +228,40 @@ class _Partition:
                 await self._tell(closing, delivery.timestamp_ms)
 
     def _refuses(self, fact: SessionOpened | CompletionRecord | CompletionDelivery | SessionSealed) -> str:
-        """Why a lease whose first fact this is isn't replayed ('': it is)."""
+        """Why the lease of this fact isn't replayed ('': nothing speaks against it so far)."""
         wanted = self._wanted
         if wanted.sessions is not None and fact.session_id not in wanted.sessions:
             return "other_session"
         if not isinstance(fact, SessionOpened) or fact.writer != 1:
-            return "beginning_missing" if wanted.from_ms is None else "began_earlier"
+            return ""  # a second writer's facts may stand before those of a first one whose spool came late
         if wanted.from_ms is not None and fact.opened_at < wanted.from_ms:
             return "began_earlier"
-        return "began_later" if wanted.to_ms is not None and fact.opened_at >= wanted.to_ms else ""
+        if wanted.to_ms is not None and fact.opened_at >= wanted.to_ms:
+            return "began_later"
+        self._opened.add(fact.lease_id)
+        return ""
+
+    @property
+    def _has_span(self) -> bool:
+        return self._wanted.from_ms is not None or self._wanted.to_ms is not None
+
+    @property
+    def _unopened(self) -> str:
+        """The reason for a lease whose opening isn't among what was read."""
+        return "beginning_missing" if self._wanted.from_ms is None else "began_earlier"
+
+    def _skip(self, lease_id: str, reason: str) -> None:
+        self._told.add(lease_id)
+        self._progress.skipped[reason] += 1
+        for held in (self._first, self._grown, self._session_of):
+            held.pop(lease_id, None)
 
     async def _tell(self, lease_id: str, at_ms: int) -> None:
+        row = self._wanted.applied(self._rows[self._session_of[lease_id]])
+        if lease_id not in self._opened and (self._has_span or row.leases[lease_id].gaps()):
+            self._skip(lease_id, self._unopened)
+            return
         session_id = self._session_of.pop(lease_id)
-        row = self._wanted.applied(self._rows[session_id])
         grown = self._grown.pop(lease_id)
         trajectory = await asyncio.to_thread(assemble, row, session_id, lease_id, grown, at_ms)
         self._rows[session_id] = close(self._rows[session_id], lease_id, trajectory.content_digest)
@@ -256,6 +281,8 @@ class _Partition:
             is_untold = self._session_of[lease_id] not in self._with_events
             if lease.sealed is not None or (is_untold and not lease.gaps()):
                 await self._tell(lease_id, lease.opened_at)
+            elif lease_id not in self._opened:
+                self._skip(lease_id, self._unopened)
             else:
                 self._progress.skipped["still_open"] += 1
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +80,6 @@ async def play(bus: MemoryBus, *sessions: list[Record]) -> list[Trajectory]:
 
 def content(trajectories: list[Trajectory]) -> dict[str, bytes]:
     """Everything but the time of building, by session."""
-    from dataclasses import replace as changed
-
     return {t.session_id: encode(changed(t, built_at=0)).value for t in trajectories}
 
 
@@ -210,6 +210,59 @@ async def test_holes_stay_holes_and_what_came_late_is_in(memory_bus: MemoryBus) 
         holed = Kept()
         await replay(other, Wanted(), holed)
         assert holed.saved[0].capture_incomplete[0].after_seq == 2
+
+
+def two_writers() -> tuple[list[Record], list[Record], list[Record]]:
+    """A lease that a second proxy took over: the session's events, and the facts of each writer in its own order."""
+    granted, opened, *first, sealed = session(1)[:4] + session(1)[-1:]
+    place = {"session_id": "session-1", "lease_id": ids.lease_id("session-1", 1)}
+    assert isinstance(sealed, SessionEvent)
+    assert isinstance(opened, SessionOpened)
+    second = delivered(call(1, [1, 1, 10, 11, E, 50], [30, E], writer=2, lease=place["lease_id"], session="session-1"))
+    return (
+        [granted, changed(sealed, writers=[1, 2])],
+        [opened, *first, SessionSealed(**place, writer=1, last_seq=1)],
+        [changed(opened, writer=2, opened_at=9000), *second, SessionSealed(**place, writer=2, last_seq=1)],
+    )
+
+
+@pytest.mark.parametrize("span", [None, (1000, 2000)], ids=["all", "span"])
+async def test_two_writers_in_any_interleaving_give_the_same_rows(span: tuple[int, int] | None) -> None:
+    """Also when the first one's spool came last, so that the log begins with the second's opening."""
+    events, first, second = two_writers()
+    wanted = Wanted() if span is None else Wanted(from_ms=span[0], to_ms=span[1])
+    found: list[dict[str, bytes]] = []
+    for places in itertools.combinations(range(8), 4):
+        one, other = iter(first), iter(second)
+        async with MemoryBus(partitions=1) as bus:
+            for fact in [*events, *(next(one) if n in places else next(other) for n in range(8))]:
+                await bus.publish(fact)
+            output = Kept()
+            progress = await replay(bus, wanted, output)
+            assert progress.skipped == {}
+            found.append(content(output.saved))
+    assert all(one == found[0] for one in found)
+    assert progress.states == {"trained": 2, "context": 0}
+    assert (progress.trajectories, progress.traces) == (1, 1)
+
+
+async def test_what_retention_took_the_beginning_of_is_not_told(memory_bus: MemoryBus) -> None:
+    """A lease whose opening and first call are gone has a hole at its front, sealed or still running."""
+    await play(memory_bus, [*session(1)[:1], *session(1)[3:]], [*session(2, is_ended=False)[:1], *session(2)[3:8]])
+    output = Kept()
+    progress = await replay(memory_bus, Wanted(), output)
+    assert (output.saved, progress.skipped) == ([], {"beginning_missing": 2})
+
+
+async def test_a_span_minds_that_clocks_differ(memory_bus: MemoryBus) -> None:
+    """The proxy's clock is ahead of the log's: its session's opening stands there before the span begins."""
+    await play(memory_bus, session(1))
+    (stamp, *_) = [d.timestamp_ms for d in memory_bus.records("capture.completions")]
+    moved = [changed(f, opened_at=stamp + 5000) if isinstance(f, SessionOpened) else f for f in session(2)]
+    await play(memory_bus, moved)
+    output = Kept()
+    await replay(memory_bus, Wanted(from_ms=stamp + 4000), output)
+    assert [t.session_id for t in output.saved] == ["session-2"]
 
 
 async def test_b130_a_superseded_attempt_is_never_trained(memory_bus: MemoryBus) -> None:
