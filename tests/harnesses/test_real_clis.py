@@ -94,7 +94,8 @@ async def test_failed_call_is_a_failed_run(name: str) -> None:
     assert not made.run.verdict.succeeded
     assert made.run.verdict.error
     assert not made.run.result.timed_out
-    assert 1 <= len(made.exchanges) <= 2
+    # Claude Code drops one beta after the other before it believes a 400.
+    assert 1 <= len(made.exchanges) <= (3 if name == "claude_code" else 2)
     assert made.run.result.exit_code == FAILED_EXITS.get(name, 1)
 
 
