@@ -6,8 +6,6 @@ spelling of arguments, white space around an answer, the encoding of an image.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -23,6 +21,8 @@ _EXACT_IN_JAVASCRIPT: Final = 2**53
 """Whole numbers above it come back from a JavaScript client as the nearest double."""
 
 _THINK_END: Final = "</think>"
+
+_STANDARD_ALPHABET: Final = str.maketrans("-_", "+/")
 
 
 class Trail:
@@ -159,8 +159,7 @@ def _part(part: Mapping[str, Any]) -> Any:
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:"):
         return ["image", url]
-    try:
-        raw = base64.b64decode(data, validate=False)
-    except (binascii.Error, ValueError):
-        raw = data.encode("utf-8", "surrogatepass")
-    return ["image", hashlib.sha256(raw).hexdigest()]
+    if head.endswith(";base64"):
+        # One spelling of the same bytes, without decoding them: that takes half a second for the largest bodies.
+        data = "".join(data.split()).rstrip("=").translate(_STANDARD_ALPHABET)
+    return ["image", hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()]

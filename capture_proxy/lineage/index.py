@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from capture_proxy.engines.chat_tokens import IDS_INCOMPLETE
 from capture_proxy.lineage.identity import Trail, after, canonical_json, is_same_reasoning, names, positions
 from schemas import ids
 from schemas import lineage as words
@@ -57,9 +58,14 @@ class Node:
 
     @property
     def is_extendable(self) -> bool:
-        """Whether its tokens are known: an engine that gave text without ids can't be gone on from token by token."""
-        record = self.call.record
-        return not self.call.problem and bool(record.output_ids or not (record.text or record.tool_calls))
+        """Whether all its tokens are known: what an engine gave without ids can't be gone on from token by token.
+
+        A text-in engine may tell the output's ids and not the prompt's, or swallow some.
+        """
+        call, record = self.call, self.call.record
+        if call.problem or not call.prompt_len or record.untrainable_reason == IDS_INCOMPLETE:
+            return False
+        return bool(record.output_ids or not (record.text or record.tool_calls))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

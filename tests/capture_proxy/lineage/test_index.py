@@ -11,6 +11,7 @@ import pytest
 
 from capture_proxy.lineage.index import Lineage, head_of
 from capture_proxy.reply import ProxyError, tool_call_id
+from capture_proxy.text_in import stand_alone
 from tests.capture_proxy.lineage.toy import (
     OPENING,
     P1,
@@ -593,3 +594,50 @@ def test_what_a_lineage_holds_is_counted() -> None:
     steps = {b - a for a, b in itertools.pairwise(sizes)}
     assert len(steps) == 1
     assert steps.pop() < 10_000
+
+
+def test_an_answer_without_its_prompts_ids_is_never_gone_on_from() -> None:
+    """A text-in engine told the output's ids alone: behind them the whole earlier conversation would be missing from the prompt."""
+    world = World()
+    call = world.begin(OPENING)
+    call.is_text_in = True
+    stand_alone(call)
+    c1 = world.end(call, [51, 52, 99])
+    assert c1.record.prompt_len == 0
+    c2 = world.ask([*OPENING, c1.answer, user(V)], [53, 99])
+    assert c2.prompt == [*P1, 51, 52, 99, 2, 22, 99, 3]
+    assert (c2.told, c2.parent_id) == (("root", "retokenized"), "")
+
+
+def test_an_answer_with_swallowed_ids_is_never_gone_on_from() -> None:
+    """The engine counted other tokens than it told: what is missing of them would be missing from the next prompt."""
+    world = World()
+    c1 = world.ask(OPENING, [51, 52, 99])
+    broken = World()
+    broken.lineage.add(replace(c1.record, untrainable_reason="ids_incomplete"))
+    c2 = broken.ask([*OPENING, c1.answer, user(V)], [53, 99])
+    assert (c2.told, c2.parent_id) == (("root", "retokenized"), "")
+
+
+def test_images_that_arent_base64_differ_in_every_character() -> None:
+    """A drawing as text in a data URL: what base64 has no letter for counts too."""
+    world = World()
+    parts = [{"type": "image_url", "image_url": {"url": "data:image/svg+xml,ab.cd"}}]
+    c1 = world.ask([user(parts)], [51, 99])
+    other = [{"type": "image_url", "image_url": {"url": "data:image/svg+xml,abcd"}}]
+    assert world.ask([user(other), c1.answer, user(V)], [52, 99]).parent_id == ""
+    assert world.ask([user(parts), c1.answer, user(V)], [52, 99]).parent_id == c1.id
+
+
+def test_one_image_in_either_alphabet_of_base64_is_one() -> None:
+    """Some clients write the one that is safe in URLs, or leave the padding out."""
+    world = World()
+    data = b"\xfb\xef\xff\xfe"
+    sent = base64.b64encode(data).decode()
+    again = base64.urlsafe_b64encode(data).decode().rstrip("=")
+    assert sent != again
+    of = [
+        user([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}]) for text in (sent, again)
+    ]
+    c1 = world.ask([of[0]], [51, 99])
+    assert world.ask([of[1], c1.answer, user(V)], [52, 99]).parent_id == c1.id
