@@ -13,7 +13,7 @@ from capture_proxy import outcome
 from capture_proxy.call import Call
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.generation import Generation
-from capture_proxy.leases import Lease
+from capture_proxy.leases import Lease, LeaseState
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ChatRequest, Finished, ReasoningDelta, TextDelta
 from schemas import ids
@@ -33,10 +33,16 @@ class Undelivered:
 
     def put(self, call: Call) -> None:
         """Keeps a call whose client left before the end; whether its answer is worth anything is seen when it is asked for."""
-        if not call.is_withheld and not call.is_terminal_sent:
+        self._drop_sealed()
+        if call.lease.state is LeaseState.OPEN and not call.is_withheld and not call.is_terminal_sent:
             self._calls[_key(call.lease, call.request, call.stub.request_digest)] = call
             while len(self._calls) > _KEPT:
                 self._calls.popitem(last=False)
+
+    def _drop_sealed(self) -> None:
+        """A call holds its prompt and its lease's whole lineage: none is kept that nobody can ask for."""
+        for key in [key for key, call in self._calls.items() if call.lease.state is not LeaseState.OPEN]:
+            del self._calls[key]
 
     def take(self, lease: Lease, request: ChatRequest, body: bytes) -> Call | None:
         """The lost answer to this very request, once; it counts as being delivered again."""

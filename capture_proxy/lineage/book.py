@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from capture_proxy.leases import Lease
+from capture_proxy.leases import Lease, LeaseState
 from capture_proxy.lineage.identity import Trail
 from capture_proxy.lineage.index import Lineage
 from capture_proxy.lineage.rebuild import Rebuilder, Rebuilding
@@ -123,6 +123,9 @@ class Lineages:
     def _entry(self, lease: Lease) -> _Entry:
         key = (lease.lease_id, lease.writer)
         if key not in self._entries:
+            if lease.state is LeaseState.SEALED:
+                # A request that was under way meanwhile: it becomes no call, and nothing is kept for it.
+                return _Entry(lease, None, 0, Lineage(lease.spec.policy_id, has_gap=True))
             self.opened(lease, takes_over=0)
         entry = self._entries[key]
         self._entries.move_to_end(key)
@@ -139,6 +142,8 @@ class Lineages:
         self._rebuilder.begin(entry.rebuilding)
 
     def _count(self, entry: _Entry) -> None:
+        if self._entries.get((entry.lease.lease_id, entry.lease.writer)) is not entry:
+            return  # it was closed while someone waited for it
         size = entry.lineage.size_bytes
         self.size_bytes += size - entry.counted_bytes
         entry.counted_bytes = size
