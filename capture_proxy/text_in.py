@@ -63,12 +63,12 @@ def stand_alone(call: Call) -> None:
 
 def note_prompt(call: Call, ids: Sequence[int] | None) -> None:
     """The prompt's ids as the engine says it rendered them."""
-    if not ids:
+    if not ids or ids is call.prompt.ids:  # every chunk repeats them: a long prompt is packed once, not once per token
         return
     placed = call.prompt.placed
     if placed is not None:
         placed = replace(placed, suffix_ids=arrays.pack_ids(ids))
-    call.prompt = replace(call.prompt, ids=list(ids), placed=placed)
+    call.prompt = replace(call.prompt, ids=ids, placed=placed)
 
 
 class TextReader:
