@@ -151,7 +151,9 @@ class Admit(RequestStep):
         self._place(flow, exchange)
         error = ProxyError("bad_request", f"the request body wasn't whole after {self._read_s:g} s", status=408)
         refuse(self.recorder, flow, exchange, RefusedError(error, "request_timeout"))
-        self._cut(flow.client_conn.id, "the request took too long")
+        # Over HTTP/2 the connection has other calls, which go on; this one's answer waits for its body's end.
+        if not flow.request.is_http2:
+            self._cut(flow.client_conn.id, "the request took too long")
 
     def _forget(self, flow: http.HTTPFlow) -> None:
         if (timer := self._reading.pop(flow.id, None)) is not None:

@@ -55,6 +55,9 @@ class Tunnel(RequestStep):
         if not _is_forward(flow.client_conn):
             _refuse(self.recorder, flow, 405, "not_a_forward_proxy", "this listener takes no CONNECT")
             return
+        if flow.client_conn in self._opened:
+            _refuse(self.recorder, flow, 405, "nested_tunnel", "there is no way on from inside a tunnel")
+            return
         address = (flow.request.host, flow.request.port)
         secret = proxy_secret(flow.request)
         vendor = self._hosts.vendor(address[0])
