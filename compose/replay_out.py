@@ -101,9 +101,11 @@ class FileOutput:
         self._piece: _Piece | None = None
 
     def resume(self, checkpoint: Mapping[str, Any] | None) -> None:
-        """Keep the pieces that the checkpoint knows, and no others."""
+        """Keep the pieces that the checkpoint knows, and no others. CommandError when one of them is gone."""
         self._count = int(checkpoint["pieces"]) if checkpoint else 0
         self._parts.mkdir(parents=True, exist_ok=True)
+        if missing := [name for n in range(self._count) if not (name := self._name(n)).exists()]:
+            raise CommandError(f"{missing[0]}, a piece that the last run wrote, is gone", hint="--fresh begins anew")
         for path in self._parts.iterdir():
             if int(path.stem) >= self._count:
                 path.unlink()
@@ -136,6 +138,8 @@ class FileOutput:
         with whole.open("rb") as file:
             os.fsync(file.fileno())
         whole.replace(self._path)
+        # Before the pieces: a checkpoint without them could never go on, pieces without one are cleared away.
+        self._checkpoint.remove()
         shutil.rmtree(self._parts)
 
     def _name(self, number: int) -> Path:

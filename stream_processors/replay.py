@@ -242,10 +242,6 @@ class _Partition:
         return ""
 
     @property
-    def _has_span(self) -> bool:
-        return self._wanted.from_ms is not None or self._wanted.to_ms is not None
-
-    @property
     def _unopened(self) -> str:
         """The reason for a lease whose opening isn't among what was read."""
         return "beginning_missing" if self._wanted.from_ms is None else "began_earlier"
@@ -258,7 +254,8 @@ class _Partition:
 
     async def _tell(self, lease_id: str, at_ms: int) -> None:
         row = self._wanted.applied(self._rows[self._session_of[lease_id]])
-        if lease_id not in self._opened and (self._has_span or row.leases[lease_id].gaps()):
+        has_span = (self._wanted.from_ms, self._wanted.to_ms) != (None, None)
+        if lease_id not in self._opened and (has_span or row.leases[lease_id].gaps()):
             self._skip(lease_id, self._unopened)
             return
         session_id = self._session_of.pop(lease_id)

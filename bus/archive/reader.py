@@ -66,11 +66,17 @@ class ArchiveLog:
 
 
 def _batches(piece: Piece) -> Iterator[list[dict[str, Any]]]:
+    pa = require_pyarrow()
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(piece.path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-            yield batch.to_pylist()
+    try:
+        with pq.ParquetFile(piece.path) as file:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                yield batch.to_pylist()
+    except (pa.ArrowException, OSError) as exc:
+        raise ArchiveError(
+            f"{piece.path} can't be read: {exc}; put back a copy, or remove it and go without its records"
+        ) from exc
 
 
 def _delivery(topic: str, partition: int, row: Mapping[str, Any]) -> Delivery:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -64,7 +64,10 @@ async def archive(
     of another log, or without pyarrow; outages of the log are waited out when `stop` is given.
     """
     require_pyarrow()
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ArchiveError(f"no archive can be made at {root}: {exc.strerror}") from exc
     with _only_writer(root):
         writer = _Writer(bus, root, topics, flush_bytes=flush_bytes, flush_s=flush_s, on_change=on_change)
         await writer.find_positions()
@@ -171,7 +174,9 @@ class _Writer:
                 # Retention was faster. What is left is archived, and the hole shows in the files' names.
                 _log.error("archive.gap", error=str(error))
                 await self._tail(queue, "earliest", until_end=until_end)
-        except Exception:
+        except (
+            Exception
+        ):  # whatever ended it: who waits for records must hear of the end first, and then gets the error
             await queue.put(None)
             raise
         await queue.put(None)
@@ -208,10 +213,20 @@ class _Writer:
         topic, partition = place
         first, last = buffer.rows[0].offset, buffer.rows[-1].offset
         path = piece_path(self._root, topic, partition, first, last)
-        await asyncio.to_thread(_write, buffer.rows, path)
+        await _to_its_end(asyncio.to_thread(_write, buffer.rows, path))
         self.report.records[topic] = self.report.records.get(topic, 0) + len(buffer.rows)
         self.report.files += 1
         self._on_change(self.report)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for `work` also when cancelled meanwhile: its thread would go on, beside the archive's next writer."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 def _write(rows: list[Delivery], path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bus.protocol import LogReader
 from compose.cli.connect import open_bus
-from compose.errors import usage
+from compose.errors import CommandError, usage
 from compose.settings import load
 
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
@@ -31,7 +31,10 @@ async def open_log(archive: Path | None) -> AsyncIterator[LogReader]:
         log = ArchiveLog(archive)
     except ArchiveError as exc:
         raise usage(str(exc)) from exc
-    yield log
+    try:
+        yield log
+    except ArchiveError as exc:
+        raise CommandError(str(exc)) from exc
 
 
 def point_in_time(option: str, text: str | None) -> int | None:

@@ -47,6 +47,7 @@ async def verify(
 
     if tolerance < 0:
         raise usage(f"--tolerance {tolerance} must not be less than 0")
+    _check_machine(device, dtype)
     is_topic = target.startswith("trajectory.")
     async with open_log(archive) as log:
         session = None if is_topic else target if archive else await resolve_session(log, target)  # type: ignore[arg-type]
@@ -76,6 +77,20 @@ async def verify(
         raise CommandError(f"{len(report.deviations)} of {report.checked} tokens are off by more than {tolerance:g}")
     if not report.checked:
         raise CommandError("no token could be checked", hint="see the reasons above")
+
+
+def _check_machine(device: str, dtype: str) -> None:
+    """Refuse what torch would meet with an error of its own, after the log was read."""
+    import torch
+
+    if dtype and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise usage(f"--dtype {dtype!r} is no type of torch's", hint="--dtype float32, or bfloat16, float16, float64")
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as exc:
+        raise usage(f"--device {device!r} is no device: {exc}", hint="--device cpu, or cuda, cuda:1") from exc
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise usage(f"--device {device}: this machine's torch sees no GPU", hint="--device cpu")
 
 
 def _version(asked: str | None, versions: set[str]) -> str:

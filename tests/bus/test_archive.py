@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +124,45 @@ class TestInMemory(Behaviours):
         monkeypatch.setattr(pq, "write_table", whole)
         await archive(bus, tmp_path, topics=TOPICS)
         assert len(await everything(ArchiveLog(tmp_path))) == 1
+
+    async def test_a_stop_waits_for_the_file_that_is_being_written(
+        self, bus: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else its thread would finish it beside the next writer, which reads the same offsets again: an overlap for ever."""
+        begun, go, stop = threading.Event(), threading.Event(), asyncio.Event()
+        write = archive_writer._write
+
+        def slow(rows: list[Delivery], path: Path) -> None:
+            begun.set()
+            assert go.wait(20)
+            write(rows, path)
+
+        monkeypatch.setattr(archive_writer, "_write", slow)
+        await bus.publish(fact(0))
+        following = asyncio.create_task(archive(bus, tmp_path, topics=TOPICS, stop=stop, flush_bytes=1))
+        assert await asyncio.to_thread(begun.wait, 20)
+        stop.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not following.done()
+        go.set()
+        await following
+        await bus.publish(fact(1))
+        await archive(bus, tmp_path, topics=TOPICS)
+        assert await everything(ArchiveLog(tmp_path)) == await everything(bus)
+
+    async def test_a_torn_file_and_a_place_that_is_no_directory_are_errors_by_name(
+        self, bus: MemoryBus, tmp_path: Path
+    ) -> None:
+        """Which file, and what to do: no traceback of a library."""
+        await bus.publish(fact(0))
+        await archive(bus, tmp_path, topics=TOPICS)
+        (path,) = tmp_path.glob("*/*/*.parquet")
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(ArchiveError, match=rf"{path.name} can't be read.*put back a copy"):
+            await everything(ArchiveLog(tmp_path))
+        with pytest.raises(ArchiveError, match="no archive can be made"):
+            await archive(bus, path, topics=TOPICS)
 
     async def test_what_retention_took_is_counted_and_named(
         self, bus: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,44 @@ async def test_a_file_goes_on_from_its_checkpoint(tmp_path: Path, suffix: str, s
     second.finish()
     assert _content(path) == _content(expected)
     assert not path.with_name(f".{path.name}.parts").exists()
+
+
+async def test_a_kill_behind_the_last_piece_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is whole, its pieces aren't all cleared away: the checkpoint went first, so the next run begins anew."""
+    async with MemoryBus(partitions=1) as bus:
+        await play(bus, session(1), session(2))
+        kept = Kept()
+        await replay(bus, Wanted(), kept)
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "t.jsonl"
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            await _write(path, kept.saved, [])
+    whole = path.read_text()
+    assert Checkpoint(path.with_name("w"), [], (None, None)).load() is None
+    assert (await _write(path, kept.saved, [])).read_text() == whole
+    assert [p.name for p in tmp_path.iterdir()] == ["t.jsonl"]
+
+
+async def test_a_piece_that_is_gone_is_named(tmp_path: Path) -> None:
+    """Before anything is read again, not at the end."""
+    output = FileOutput(tmp_path / "t.jsonl", Checkpoint(tmp_path / "c", [], (None, None)))
+    with pytest.raises(CommandError, match=r"00000000\.jsonl, a piece that the last run wrote, is gone"):
+        output.resume({"pieces": 1})
+
+
+async def test_a_torn_archive_is_an_error_of_the_command(archived: Path, tmp_path: Path) -> None:
+    """It names the file and exits with 1."""
+    path = next(archived.glob("capture.completions/*/*.parquet"))
+    path.write_bytes(path.read_bytes()[:-20])
+    done = await run("replay", "--archive", archived, "--out", tmp_path / "t.jsonl")
+    assert isinstance(done.exception, CommandError)
+    assert path.name in str(done.exception)
+    assert int(done.exception.code) == 1
 
 
 async def _write(path: Path, trajectories: list[Trajectory], _: list[int]) -> Path:

@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from bus.archive import archive
 from bus.memory import MemoryBus
 from compose.cli import main
+from compose.cli.verify import _check_machine
 from compose.cpu_engine.model import Model, ModelError, Row
 from compose.cpu_engine.sampling import SamplingRule
 from compose.cpu_engine.tiny_model import ensure_tiny_model
+from compose.errors import CommandError
 from compose.verify import Report, verify
 from compose.verify.gather import find, trajectories
 from compose.verify.scorer import Scorer
@@ -249,3 +251,21 @@ async def test_the_command_names_what_is_off_and_exits_1(
     assert (deviation["completion_id"], deviation["token"]) == (session[2].completion_id, 52)
     other = await asyncio.to_thread(run, "good", "--version", "9")
     assert other.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "words"),
+    [("cpu", "float31", "--dtype 'float31'"), ("cpu", "nn", "--dtype 'nn'"), ("gpu", "", "--device 'gpu'")],
+)
+def test_a_type_or_device_that_does_not_exist_is_refused_first(device: str, dtype: str, words: str) -> None:
+    """Exit code 2 with what to type, before anything is read."""
+    with pytest.raises(CommandError, match=words) as refused:
+        _check_machine(device, dtype)
+    assert (int(refused.value.code), bool(refused.value.hint)) == (2, True)
+
+
+def test_a_gpu_that_is_not_there_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that was built without CUDA raises an AssertionError of its own."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CommandError, match="sees no GPU"):
+        _check_machine("cuda:1", "")
