@@ -53,8 +53,10 @@ def _load(directory: Traversable, where: str) -> Mapping[str, Adapter]:
             continue
         try:
             tree = yaml.safe_load(entry.read_text("utf-8"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise HarnessError(f"{where}/{entry.name}: is no YAML: {error}") from error
+        except OSError as error:
+            raise HarnessError(f"{where}/{entry.name}: can't be read: {error.strerror}") from error
         adapter = parse_adapter(tree, f"{where}/{entry.name}")
         if f"{adapter.name}.yaml" != entry.name:
             raise HarnessError(f"{where}/{entry.name}: its name is {adapter.name!r}; name the file after it")

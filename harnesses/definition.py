@@ -209,7 +209,7 @@ def _file(raw: object, where: str, settable: set[str]) -> FileTemplate:
         raise HarnessError(f"{where}.path: must start with {{home}}/ or {{workdir}}/, not {path!r}")
     if len({"text", "json", "toml"} & set(tree)) != 1:
         raise HarnessError(f"{where}: needs exactly one of text, json and toml")
-    if when is not None and when not in settable:
+    if when is not None and str(when) not in settable:
         raise HarnessError(f"{where}.when: {when!r} is none of the declared options")
     return FileTemplate(
         path=path,
@@ -225,7 +225,7 @@ def _argument(raw: object, where: str, settable: set[str]) -> Argument:
         return Argument(parts=(raw,))
     tree = _mapping(raw, where, {"when", "parts"})
     when = tree.get("when")
-    if when not in settable:
+    if str(when) not in settable:
         raise HarnessError(f"{where}.when: {when!r} is none of the declared options")
     return Argument(parts=tuple(str(item) for item in _list(tree.get("parts"), f"{where}.parts")), when=str(when))
 

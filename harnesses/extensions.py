@@ -55,7 +55,8 @@ def check_skills(value: object, path: str) -> dict[str, dict[str, str]]:
             raise OptionError(f"{path}.{name}", "needs a file SKILL.md, which says when the skill is of use")
         for file in files:
             relative = PurePosixPath(file)
-            if relative.is_absolute() or ".." in relative.parts or str(relative) != file:
+            is_inside = relative.parts and not relative.is_absolute() and ".." not in relative.parts
+            if not is_inside or str(relative) != file or "\0" in file:
                 raise OptionError(f"{path}.{name}.{file}", "must be a relative path that stays inside the skill")
         made[name] = files
     return made

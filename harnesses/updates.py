@@ -50,7 +50,11 @@ def newest(adapter: Adapter, timeout_s: float = 60.0) -> Update | None:
 
 def _npm(package: Package, timeout_s: float) -> str:
     argv = [str(system_npm()), "view", package.package, "version", "--json", "--fetch-retries=1"]
-    answer = json.loads(_asked(argv, None, "npm", timeout_s) or "null")
+    said = _asked(argv, None, "npm", timeout_s)
+    try:
+        answer = json.loads(said or "null")
+    except json.JSONDecodeError as error:
+        raise InstallError(f"npm said something else than a version of {package.package}: {said[:300]}") from error
     if not isinstance(answer, str) or not answer:
         raise InstallError(f"npm offers no version of {package.package}")
     return answer

@@ -42,6 +42,8 @@ def test_good_definition() -> None:
         ({"install": {"package": "x"}}, "x.yaml.install"),
         ({"install": {"package": "x", "version": "1.0.0", "bin": "x", "node_min": "new"}}, "not a version"),
         ({"files": [{"path": "/etc/passwd", "text": ""}]}, r"files\[0\]\.path"),
+        ({"command": [{"when": ["tools"], "parts": ["x"]}]}, r"command\[0\]\.when: \['tools'\] is none"),
+        ({"files": [{"path": "{home}/a", "text": "", "when": ["tools"]}]}, r"files\[0\]\.when: \['tools'\] is none"),
         ({"files": [{"path": "{home}/a"}]}, "exactly one of text, json and toml"),
         ({"command": [{"when": "nothing", "parts": []}]}, r"command\[0\]\.when"),
         ({"command": "x"}, "must be a list"),

@@ -104,6 +104,8 @@ def test_skills_are_files_of_the_harness() -> None:
         ({"mcp_servers": ["a"]}, "mcp_servers: must be a mapping by name"),
         ({"skills": {"a": {"other.md": "x"}}}, "skills.a: needs a file SKILL.md"),
         ({"skills": {"a": {"SKILL.md": "x", "../b": "y"}}}, "skills.a.../b: must be a relative path"),
+        ({"skills": {"a": {"SKILL.md": "x", ".": "y"}}}, "skills.a..: must be a relative path"),
+        ({"skills": {"a": {"SKILL.md": "x", "b\0": "y"}}}, "skills.a.b\0: must be a relative path"),
         ({"skills": {"a": 3}}, "skills.a: must be a mapping of texts"),
     ],
 )

@@ -161,3 +161,11 @@ def test_a_version_that_npm_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(updates, "system_npm", lambda: npm)
     with pytest.raises(InstallError, match="offers no version"):
         updates.newest(harnesses.get("pi"))
+
+
+def test_npm_words_that_are_no_version_are_an_error_of_the_installer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notice on standard output, for example: no traceback of a JSON parser."""
+    monkeypatch.setattr(updates, "system_npm", lambda: Path("npm"))
+    monkeypatch.setattr(updates, "_asked", lambda *_: "npm notice")
+    with pytest.raises(InstallError, match="npm notice"):
+        updates.newest(harnesses.get("pi"))

@@ -53,6 +53,11 @@ def test_pi() -> None:
     assert (made.cwd, made.path_dirs, made.stdin) == ("/w", ("/node22",), None)
 
 
+def test_gemini_cli_takes_an_instruction_that_begins_with_a_dash() -> None:
+    """Its parser refuses such a value behind `-p`: option and text are one argument."""
+    assert plan("gemini_cli", "- fix it\n- {model} = 1").argv[-1] == "--prompt=- fix it\n- {model} = 1"
+
+
 def test_claude_code() -> None:
     """Claude Code gets everything by environment and argv; optional arguments only where asked for."""
     made = plan("claude_code", model="made-up", tools="Bash,Edit", env={"EXTRA": "{model}"}, cwd="repo")

@@ -136,3 +136,15 @@ def test_a_directory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("POLYNYA_HARNESS_DIR", str(tmp_path / "none"))
     with pytest.raises(HarnessError, match=r"POLYNYA_HARNESS_DIR is .*, which is no directory"):
         harnesses.get("pi")
+
+
+def test_a_definition_that_is_no_text_or_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with one's own file, its name stands in the error."""
+    monkeypatch.setenv("POLYNYA_HARNESS_DIR", str(tmp_path))
+    (tmp_path / "mine.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(HarnessError, match=r"mine\.yaml: is no YAML"):
+        harnesses.list_harnesses()
+    (tmp_path / "mine.yaml").unlink()
+    (tmp_path / "mine.yaml").mkdir()
+    with pytest.raises(HarnessError, match=r"mine\.yaml: can't be read"):
+        harnesses.list_harnesses()
