@@ -53,9 +53,10 @@ def test_pi() -> None:
     assert (made.cwd, made.path_dirs, made.stdin) == ("/w", ("/node22",), None)
 
 
-def test_gemini_cli_takes_an_instruction_that_begins_with_a_dash() -> None:
-    """Its parser refuses such a value behind `-p`: option and text are one argument."""
-    assert plan("gemini_cli", "- fix it\n- {model} = 1").argv[-1] == "--prompt=- fix it\n- {model} = 1"
+@pytest.mark.parametrize("name", ["gemini_cli", "qwen_code"])
+def test_an_instruction_may_begin_with_a_dash(name: str) -> None:
+    """Their parser takes such an argument for an option: option and text are one argument."""
+    assert plan(name, "- fix it\n- {model} = 1").argv[-1] == "--prompt=- fix it\n- {model} = 1"
 
 
 def test_claude_code() -> None:
