@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -174,11 +175,16 @@ async def test_an_abort_gives_what_was_sampled(client: Any) -> None:
 
 async def test_a_client_that_leaves_frees_the_engine(client: Any) -> None:
     """The request ends with the connection: right after it the engine answers another."""
-    async with asyncio.timeout(DEADLINE_S):
-        for n in range(3):
-            async with client.generate(ask(f"conform-leave-{n}", max_tokens=6000)) as stream:
+    is_whole = hasattr(client, "asking") and not client.asking.is_streamed  # then nothing comes before the end
+    for n in range(3):
+        with contextlib.suppress(TimeoutError):
+            async with (
+                asyncio.timeout(1.0 if is_whole else DEADLINE_S),
+                client.generate(ask(f"conform-leave-{n}", max_tokens=6000)) as stream,
+            ):
                 async for _ in stream:
                     break
+    async with asyncio.timeout(DEADLINE_S):
         await run(client, ask("conform-after", max_tokens=1))
 
 
