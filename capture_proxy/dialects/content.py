@@ -37,13 +37,11 @@ def prepend_text(text: str, content: str | list[dict[str, Json]]) -> str | list[
     return [text_part(text), *content]
 
 
-def merge_content(
-    first: str | list[dict[str, Json]], second: str | list[dict[str, Json]]
-) -> str | list[dict[str, Json]]:
-    """Two contents as one, in order."""
+def merge_content(*contents: str | list[dict[str, Json]]) -> str | list[dict[str, Json]]:
+    """Several contents as one, in order."""
     parts = [
         part
-        for content in (first, second)
+        for content in contents
         for part in (content if isinstance(content, list) else [text_part(content)] if content else [])
     ]
     return join_parts(parts)

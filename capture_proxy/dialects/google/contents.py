@@ -9,7 +9,7 @@ from capture_proxy.dialects.body import Notes
 from capture_proxy.dialects.content import SEPARATOR, join_parts
 from capture_proxy.dialects.google.fields import bad, ignore_others, want_object
 from capture_proxy.dialects.google.parts import read_arguments, read_part, read_parts, read_result, standard_base64
-from capture_proxy.dialects.pairing import pair_tools
+from capture_proxy.dialects.pairing import Candidates, pair_tools
 from capture_proxy.reply import Json, tool_call_id
 from capture_proxy.turn_ids import TURN_KEY, completion_of, completion_of_tool_call
 
@@ -45,6 +45,7 @@ def read_system(value: Json, notes: Notes) -> list[Message]:
 def read_contents(value: Json, notes: Notes) -> list[Message]:
     """Normalised messages with calls and results paired. Raises ProxyError(bad_request) naming the content."""
     messages: list[Message] = []
+    pieces: list[Message] = []
     for position, content in enumerate(_contents(value)):
         where = f"contents[{position}]"
         ignore_others(content, ("role", "parts"), "contents", notes)
@@ -52,11 +53,20 @@ def read_contents(value: Json, notes: Notes) -> list[Message]:
         role = content.get("role") or ("model" if any(part.get("functionCall") for part in parts) else "user")
         match role:
             case "user" | "function" | "tool":
-                messages += _read_user(parts, where, notes)
+                messages += [*_joined(pieces), *_read_user(parts, where, notes)]
+                pieces = []
             case "model" | "assistant":
-                _add_model(messages, _read_model(parts, where, notes))
+                piece = _read_model(parts, where, notes)
+                if pieces and piece[TURN_KEY] and pieces[0][TURN_KEY] not in ("", piece[TURN_KEY]):
+                    messages += _joined(pieces)
+                    pieces = []
+                # The first one says which turn they all are of.
+                if pieces:
+                    pieces[0][TURN_KEY] = pieces[0][TURN_KEY] or piece[TURN_KEY]
+                pieces.append(piece)
             case _:
                 raise bad(f"{where}.role", "Please use a valid role: user, model.")
+    messages += _joined(pieces)
     _settle_calls(messages)
     return pair_tools(messages, notes)
 
@@ -142,15 +152,18 @@ def _read_model(parts: list[dict[str, Json]], where: str, notes: Notes) -> Messa
     }
 
 
-def _add_model(messages: list[Message], message: Message) -> None:
-    """Appends a model's content, or puts it to the one before where both are pieces of one reply."""
-    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-    if last is None or (last[TURN_KEY] and message[TURN_KEY] and last[TURN_KEY] != message[TURN_KEY]):
-        messages.append(message)
-        return
-    for name in ("content", "reasoning_content", "tool_calls"):
-        last[name] = last[name] + message[name]
-    last[TURN_KEY] = last[TURN_KEY] or message[TURN_KEY]
+def _joined(pieces: list[Message]) -> list[Message]:
+    """Neighbouring contents of the model, which are pieces of one reply, as its message; none for none."""
+    if not pieces:
+        return []
+    return [
+        {
+            **pieces[0],
+            "content": "".join(piece["content"] for piece in pieces),
+            "reasoning_content": "".join(piece["reasoning_content"] for piece in pieces),
+            "tool_calls": [call for piece in pieces for call in piece["tool_calls"]],
+        }
+    ]
 
 
 def _settle_calls(messages: list[Message]) -> None:
@@ -161,6 +174,7 @@ def _settle_calls(messages: list[Message]) -> None:
     """
     calls: list[dict[str, Any]] = []
     taken: set[int] = set()
+    named = _Named(calls)
     for message in messages:
         if message["role"] == "assistant":
             calls, taken = _drop_empty(message).get("tool_calls") or [], set()
@@ -168,8 +182,9 @@ def _settle_calls(messages: list[Message]) -> None:
                 if not call["id"]:
                     turn = message.get(TURN_KEY)
                     call["id"] = tool_call_id(turn, position) if turn else f"call_{position}"
+            named = _Named(calls)
         elif message["role"] == "tool":
-            found = _call_of(message, calls, taken)
+            found = named.call_of(message, taken)
             if found is not None:
                 taken.add(found)
                 message["tool_call_id"] = calls[found]["id"]
@@ -189,14 +204,27 @@ def _drop_empty(message: Message) -> Message:
     return message
 
 
-def _call_of(result: Mapping[str, Json], calls: list[dict[str, Any]], taken: set[int]) -> int | None:
-    """The position of the call that a result belongs to; a further result belongs to the last call that it fits."""
-    sent, name = result["tool_call_id"], result["name"]
-    fitting = [position for position, call in enumerate(calls) if sent and call["id"] == sent]
-    if not fitting and not (sent and name):
-        fitting = [position for position, call in enumerate(calls) if not name or call["function"]["name"] == name]
-    free = [position for position in fitting if position not in taken]
-    return free[0] if free else fitting[-1] if fitting else None
+class _Named:
+    """An answer's calls (by position), by what a result may name them."""
+
+    def __init__(self, calls: list[dict[str, Any]]) -> None:
+        self._all = Candidates(list(range(len(calls))))
+        self._by_id: dict[str, Candidates[int]] = {}
+        self._by_name: dict[str, Candidates[int]] = {}
+        for position, call in enumerate(calls):
+            self._by_id.setdefault(call["id"], Candidates()).calls.append(position)
+            self._by_name.setdefault(call["function"]["name"], Candidates()).calls.append(position)
+
+    def call_of(self, result: Mapping[str, Json], taken: set[int]) -> int | None:
+        """The call that a result belongs to; a further result belongs to the last call that it fits."""
+        sent, name = result["tool_call_id"], result["name"]
+        fitting = self._by_id.get(sent) if sent else None
+        if fitting is None and not (sent and name):
+            fitting = self._by_name.get(name) if name else self._all
+        if fitting is None or not fitting.calls:
+            return None
+        free = fitting.next_free(taken)
+        return fitting.calls[-1] if free is None else free
 
 
 def _text(value: Json) -> str:

@@ -22,7 +22,7 @@ class Turn:
     """One assistant message in the making."""
 
     completion_id: str = ""
-    content: Content = ""
+    said: list[Content] = field(default_factory=list)
     thinking: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     recalled: str = ""
@@ -31,11 +31,11 @@ class Turn:
     @property
     def has_answer(self) -> bool:
         """Whether anything but thinking was said."""
-        return bool(self.content or self.calls or self.recalled)
+        return bool(any(self.said) or self.calls or self.recalled)
 
     def message(self) -> Message:
         """The turn as it stands in the conversation."""
-        message: Message = {"role": "assistant", "content": self.content}
+        message: Message = {"role": "assistant", "content": merge_content(*self.said)}
         if any(self.thinking):
             message["reasoning_content"] = SEPARATOR.join(filter(None, self.thinking))
         if self.calls:
@@ -83,8 +83,7 @@ class Conversation:
 
     def say(self, completion_id: str | None, content: Content) -> None:
         """Text of the assistant."""
-        turn = self.turn(completion_id)
-        turn.content = merge_content(turn.content, content)
+        self.turn(completion_id).said.append(content)
 
     def messages(self, notes: Notes) -> list[Message]:
         """The conversation so far.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from capture_proxy.dialects.body import Notes
@@ -74,3 +75,42 @@ def test_a_repair_does_not_change_earlier_messages_later() -> None:
     history = [_user("go"), _calls("t1"), _user("stop")]
     longer = [*history, {"role": "assistant", "content": "ok"}, _user("more")]
     assert pair_tools(longer, Notes())[:4] == pair_tools(history, Notes())
+
+
+def test_a_renamed_call_never_gets_another_calls_id() -> None:
+    """Two calls with one id, and a third that is named just as the second one would be: each keeps its own result."""
+    history = [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": sent, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                for sent in ("x", "x", "x_2")
+            ],
+        },
+        *(
+            {"role": "tool", "tool_call_id": sent, "content": said}
+            for sent, said in (("x_2", "c"), ("x", "a"), ("x", "b"))
+        ),
+    ]
+    paired = pair_tools(history, Notes())
+    ids = [call["id"] for call in paired[0]["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert {m["tool_call_id"]: m["content"] for m in paired[1:]} == dict(zip(ids, "abc", strict=True))
+
+
+def test_pairing_takes_time_by_the_number_of_results_not_by_its_square() -> None:
+    """Ten thousand calls in one answer, with and without ids, in the wrong order: far below the test's time limit."""
+    count = 10_000
+    calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in range(count)]
+    results = [{"role": "tool", "tool_call_id": f"c{i}", "content": str(i)} for i in reversed(range(count))]
+    started_s = time.process_time()
+    paired = pair_tools([{"role": "assistant", "content": "", "tool_calls": calls}, *results], Notes())
+    assert [m["content"] for m in paired[1:4]] == ["9999", "9998", "9997"]
+    nameless = [{**call, "id": ""} for call in calls]
+    paired = pair_tools(
+        [{"role": "assistant", "content": "", "tool_calls": nameless}, *({**m, "tool_call_id": ""} for m in results)],
+        Notes(),
+    )
+    assert paired[-1]["tool_call_id"] == "call_9999"
+    assert time.process_time() - started_s < 2.0
