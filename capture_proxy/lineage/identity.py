@@ -22,7 +22,7 @@ _EXACT_IN_JAVASCRIPT: Final = 2**53
 
 _THINK_END: Final = "</think>"
 
-_STANDARD_ALPHABET: Final = str.maketrans("-_", "+/")
+_STANDARD_ALPHABET: Final = bytes.maketrans(b"-_", b"+/")
 
 
 class Trail:
@@ -160,6 +160,8 @@ def _part(part: Mapping[str, Any]) -> Any:
     if not comma or not head.startswith("data:"):
         return ["image", url]
     if head.endswith(";base64"):
-        # One spelling of the same bytes, without decoding them: that takes half a second for the largest bodies.
-        data = "".join(data.split()).rstrip("=").translate(_STANDARD_ALPHABET)
-    return ["image", hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()]
+        # One spelling of the same bytes; decoding the largest ones would take twice the time.
+        spelled = data.encode("utf-8", "surrogatepass").translate(_STANDARD_ALPHABET, b" \t\r\n=")
+    else:
+        spelled = data.encode("utf-8", "surrogatepass")
+    return ["image", hashlib.sha256(spelled).hexdigest()]
