@@ -227,6 +227,9 @@ class Recorder:
         self._place(call, record)
         call.lease.recorded(call.call_seq)
         self._count(str(record.state))
+        if record.trainable:
+            self._count("tokens:trainable", len(call.logprobs))
+            self._count("tokens:logprob_zero", call.logprobs.count(0.0))
         if record.untrainable_reason:
             self._count(f"untrainable:{record.untrainable_reason}")
             if record.state is CompletionState.FINISHED and record.untrainable_reason != "empty":
@@ -279,5 +282,5 @@ class Recorder:
         """Counts what leaves no record of its own; `GET /health` shows the counts."""
         self._count(what)
 
-    def _count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+    def _count(self, what: str, by: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + by

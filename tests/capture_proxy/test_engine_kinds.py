@@ -336,6 +336,17 @@ async def _chat(stack: Stack) -> int:
         return response.status
 
 
+async def test_t49_the_share_of_exact_zeros_is_a_metric(stack: Stack) -> None:
+    """Some per cent are normal in half precision; a share that grows says that an engine's logprobs are cut or made up."""
+    stack.engine.script = lambda *_: "abc"
+    await _chat(stack)
+    stack.engine.logprob = -0.0
+    await _chat(stack)
+    await stack.until(lambda: len(stack.calls) == 2)
+    _, health = await stack.admin("GET", "/health")
+    assert (health["counts"]["tokens:trainable"], health["counts"]["tokens:logprob_zero"]) == (8, 4)
+
+
 # --- the logprobs' mode
 
 

@@ -57,6 +57,7 @@ def test_the_command_line() -> None:
     assert "--incremental-streaming-output" in on_gpu
 
 
+@pytest.mark.component
 async def test_it_is_up_when_it_is_healthy_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """503 means not yet; at the end the process is gone."""
     pids = tmp_path / "pids"
@@ -71,6 +72,7 @@ async def test_it_is_up_when_it_is_healthy_and_leaves_nothing_behind(tmp_path: P
     assert not is_alive(pid)
 
 
+@pytest.mark.component
 async def test_one_that_ends_at_once_says_why(tmp_path: Path) -> None:
     """The end of its log is in the error, in lines that a person can read."""
     python = fake_python(tmp_path, 'print("x" * 5000); raise SystemExit("no such model")')
