@@ -6,6 +6,8 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 # Marks of the tests that run whole parts; they would get in each other's way.
 PARTS  := broker or e2e or chaos or component
+# Marks of the tests that have a command of their own.
+APART  := deep or faults or all_wires
 # Where a CPU build of torch can be had, name its index here: 5 GB less to install.
 POLYNYA_TORCH_INDEX ?=
 
@@ -33,13 +35,13 @@ demo: $(READY) ## the main job: real agent CLIs, real Kafka, scored trajectories
 test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs)
 	@$(BIN)/polynya harness install
 	@echo "test: 1 of 2, what needs no running part, on both cores"
-	@$(PYTEST) -n 2 --dist loadfile -q -m 'not ($(PARTS)) and not deep and not all_wires' tests
+	@$(PYTEST) -n 2 --dist loadfile -q -m 'not ($(PARTS)) and not ($(APART))' tests
 	@echo "test: 2 of 2, whole parts, real Kafka, real CLIs"
-	@$(PYTEST) -m '($(PARTS)) and not deep and not all_wires' --durations 20 tests
+	@$(PYTEST) -m '($(PARTS)) and not ($(APART))' --durations 20 tests
 	@echo "test: all passed"
 
 test-fast: $(READY) ## the tests that need no broker, under a minute
-	@$(PYTEST) -n 2 --dist loadfile -m 'not broker and not e2e and not chaos and not deep and not all_wires and not component' -q \
+	@$(PYTEST) -n 2 --dist loadfile -m 'not broker and not e2e and not chaos and not ($(APART)) and not component' -q \
 		--ignore tests/compose/cpu_engine --ignore tests/conformance --ignore tests/e2e --ignore tests/chaos tests
 
 test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter of an hour)
@@ -49,6 +51,10 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
 	@$(BIN)/polynya harness install
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
+
+test-faults: $(READY) ## six real harnesses against ten faults of the engine, compared with docs/harness-faults.md (a quarter of an hour)
+	@$(BIN)/polynya harness install
+	@$(PYTEST) -m faults --durations 20 tests
 
 test-sdks: $(READY) ## the SDK suite with the vendors' newest releases (they want a newer h11 than mitmproxy 11 does, so they stand beside)
 	@$(BIN)/uv pip install --quiet --no-deps --upgrade --python $(BIN)/python --target .polynya/sdks \

@@ -13,7 +13,7 @@ from tests.faults.page import PATH, comparable, write_page
 from tests.faults.task import SECOND
 from tests.faults.trials import CLIS, Trial, run_trials
 
-pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 
 PAIRS = [(name, fault.name) for name in CLIS for fault in FAULTS]
 MOST_CALLS = 8
