@@ -378,3 +378,61 @@ async def test_the_process_connects_to_its_tap_only(stack: Stack) -> None:
     assert not reached.is_set()
     assert stack.proxy.recorder.counts["upstream_prevented"] >= 1
     await runner.cleanup()
+
+
+PYTHON = """
+import json, sys, urllib.request
+request = urllib.request.Request("https://api.anthropic.com/v1/messages", sys.argv[1].encode(), {"content-type": "application/json"})
+print(urllib.request.urlopen(request, timeout=10).read().decode())
+"""
+
+
+@pytest.mark.parametrize("trusts", [True, False], ids=["with_ca", "without"])
+@pytest.mark.parametrize("program", ["python", "curl"])
+async def test_t71_each_client_trusts_our_ca_or_fails_visibly(
+    stack: Stack, tmp_path: Path, program: str, trusts: bool
+) -> None:
+    """With a launch plan's environment the call is captured; without the certificates it is refused, and goes nowhere else."""
+    import shutil
+    import sys
+
+    import harnesses
+
+    if program != "python" and not shutil.which(program):
+        pytest.skip(f"{program} isn't here")
+    proxy = harnesses.ForwardProxy(
+        address=stack.proxy.forward_address, ca_pem=stack.proxy._authority_pem.encode(), system_pem=b""
+    )
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment |= proxy.environment(stack.secret, str(tmp_path))
+    if trusts:
+        for path, content in proxy.files(str(tmp_path)).items():
+            Path(path).parent.mkdir(exist_ok=True)
+            Path(path).write_bytes(content)
+    else:
+        environment = {k: v for k, v in environment.items() if "CA" not in k and "CERT" not in k}
+    body = json.dumps(MESSAGES.request())
+    argv = {
+        "python": [sys.executable, "-c", PYTHON, body],
+        "curl": [
+            "curl",
+            "-sS",
+            "https://api.anthropic.com/v1/messages",
+            "-H",
+            "content-type: application/json",
+            "-d",
+            body,
+        ],
+    }[program]
+    process = await asyncio.create_subprocess_exec(
+        *argv, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(30.0):
+        out, err = await process.communicate()
+    if trusts:
+        assert process.returncode == 0, err
+        assert MESSAGES.read_whole(json.loads(out)).text == "Hello there."
+    else:
+        assert process.returncode != 0
+        assert b"certificate" in err.lower()
+        assert not stack.engine.requests

@@ -257,7 +257,7 @@ async def test_a_thousand_requests(engine_url: str, tmp_path: Path, authority: P
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 async def test_twenty_thousand_requests(engine_url: str, tmp_path: Path, authority: Path, troubles: Troubles) -> None:
     """The long form, with memory back where it was."""
     await fuzz(20_000, engine_url, tmp_path, authority, troubles)
