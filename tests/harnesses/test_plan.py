@@ -62,8 +62,8 @@ def test_an_instruction_may_begin_with_a_dash(name: str) -> None:
 def test_claude_code() -> None:
     """Claude Code gets everything by environment and argv; optional arguments only where asked for."""
     made = plan("claude_code", model="made-up", tools="Bash,Edit", env={"EXTRA": "{model}"}, cwd="repo")
-    assert made.argv[:5] == ("/bin/the-cli", "-p", "do it", "--model", "made-up")
-    assert made.argv[-2:] == ("--tools", "Bash,Edit")
+    assert made.argv[:4] == ("/bin/the-cli", "-p", "--model", "made-up")
+    assert made.argv[-4:] == ("--tools", "Bash,Edit", "--", "do it")
     assert "--tools" not in plan("claude_code").argv
     assert made.env["ANTHROPIC_BASE_URL"] == "http://proxy:80/s/sec-ret"
     assert made.env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "200000"
