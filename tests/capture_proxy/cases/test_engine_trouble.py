@@ -101,7 +101,9 @@ async def test_b44_after_the_headers_it_is_an_event_of_the_same_type(make_stack:
     assert status == 200
     if wire.name != "openai_responses":  # this vendor's stream has other words for the same
         assert last_error(wire, body)[0] == early[0]
-    assert last_error(wire, body)[1] == early[1]
+    # These two have no field for the status inside a 200; it stands in the text, where harnesses look for it before they ask again.
+    status_text = "500 " if wire.name in {"openai_chat", "anthropic"} else ""
+    assert last_error(wire, body)[1] == status_text + early[1]
 
 
 @both
