@@ -226,7 +226,7 @@ async def settled(proxy: CaptureProxy, watcher: Watcher) -> None:
 def judge(proxy: CaptureProxy, watcher: Watcher, run: Run, troubles: Troubles) -> None:
     """No crash, nothing left open, and the counts add up."""
     told = f"{dict(run.outcomes)} {dict(proxy.recorder.counts)} {dict(watcher.ends)}"
-    print(told)
+    print(told, *troubles.seen[:3], sep="\n")
     assert troubles.seen == []
     assert watcher.odd == []
     assert run.outcomes["500"] == 0, told

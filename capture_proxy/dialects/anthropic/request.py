@@ -31,7 +31,7 @@ _KNOWN = (
     "thread",
 )
 
-_PLAIN_TOOL_TYPES = frozenset({None, "custom"})
+_PLAIN_TOOL_TYPES = (None, "custom")  # compared, not hashed: a client may send anything
 """Tools that the client defines and runs; most other types are hosted by the vendor, and a local model has nobody to run them."""
 
 _TOOL_FIELDS = frozenset({"type", "name", "description", "input_schema", "defer_loading", "cache_control"})

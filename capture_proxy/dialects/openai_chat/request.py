@@ -152,7 +152,7 @@ def _read_logprobs(value: Mapping[str, Json]) -> int | None:
 def _read_format(value: Json) -> dict[str, Json] | None:
     """A structured-output request; plain text counts as none."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or kind in {None, "text"}:
+    if not isinstance(value, dict) or kind in (None, "text"):
         return None
     if kind == "json_object":
         return {"type": kind}

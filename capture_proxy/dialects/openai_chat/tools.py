@@ -94,7 +94,7 @@ def _read_choice(choice: Json, notes: Notes) -> Json:
         return choice
     kind = choice.get("type") if isinstance(choice, dict) else None
     inner = choice.get(kind) if isinstance(choice, dict) and isinstance(kind, str) else None
-    if kind in {"function", "custom"} and isinstance(inner, dict):
+    if kind in ("function", "custom") and isinstance(inner, dict):
         return {"type": "function", "function": {"name": str(inner.get("name", ""))}}
     if kind == "allowed_tools":  # taking the others out of the prompt would rewrite its head
         notes.add("not enforced: tool_choice.allowed_tools")
