@@ -35,10 +35,12 @@ def proxy_counts(stack: Stack) -> dict[str, int]:
 
 def task(cli: str, task_id: str) -> dict[str, Any]:
     """One session: parallel tool calls, one that fails, a file with unicode, a closing word."""
+    wire = wire_of(cli)
+    options = {"capture": "forward"} | ({} if wire == harnesses.get(cli).dialect else {"wire": wire})
     return {
         "task_id": task_id,
         "instruction": INSTRUCTION,
-        "harness": {"name": cli, "options": {"capture": "forward", "wire": wire_of(cli)}},
+        "harness": {"name": cli, "options": options},
         "evaluator": {"name": "command", "options": {"command": CHECK}},
         "max_attempts": 1,
         "budgets": {"init_s": 300, "run_s": 280},

@@ -25,8 +25,8 @@ def parse(seed: int, wire: Wire, count: int) -> int:
             try:
                 request = read(route.path, {}, body)
             except ProxyError as error:
-                assert error.message
-                dialect.encode_error(error)
+                _, _, told = dialect.encode_error(error)
+                told.decode()
             except Exception as error:
                 raise AssertionError(f"POLYNYA_FUZZ_SEED={seed}, body {number}: {body[:2000]!r}") from error
             else:
