@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from capture_proxy.settings import EngineSettings, ProxySettings
 from schemas import ids
 from tests.capture_proxy.fakes import CharRenderer
 from tests.fuzz.client import Target, make, play
+from tests.fuzz.seed import the_seed
 
 CONNECTIONS = 32
 PER_LEASE = 250
@@ -176,7 +176,7 @@ class Run:
 
 async def fuzz(total: int, engine_url: str, root: Path, authority: Path, troubles: Troubles) -> None:
     """The whole: warm-up, fire, and what must hold afterwards."""
-    seed = int(os.environ.get("POLYNYA_FUZZ_SEED") or time.time_ns() % 2**32)
+    seed = the_seed()
     print(f"POLYNYA_FUZZ_SEED={seed}")
     settings = ProxySettings(
         proxy_id="proxy-fuzz",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import time
 
 import pytest
 
@@ -12,6 +10,7 @@ from capture_proxy.dialects import DIALECTS, detect
 from capture_proxy.reply import ProxyError
 from tests.capture_proxy.wire import WIRES, Wire
 from tests.fuzz.bodies import body_bytes
+from tests.fuzz.seed import the_seed
 
 
 def parse(seed: int, wire: Wire, count: int) -> int:
@@ -33,11 +32,6 @@ def parse(seed: int, wire: Wire, count: int) -> int:
                 sound += 1
                 assert all(isinstance(message, dict) for message in request.messages)
     return sound
-
-
-def the_seed() -> int:
-    """Given, or another one each time."""
-    return int(os.environ.get("POLYNYA_FUZZ_SEED") or time.time_ns() % 2**32)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
