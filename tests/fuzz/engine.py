@@ -6,6 +6,8 @@ import asyncio
 import sys
 from itertools import count
 
+from aiohttp import web
+
 from tests.capture_proxy.fakes import FakeEngine, tool_call
 
 REPLIES = (
@@ -19,9 +21,22 @@ REPLIES = (
 )
 
 
+class Thoughtful(FakeEngine):
+    """Takes a moment over every third request, so that clients leave in the middle of calls too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = count()
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        if next(self._asked) % 3 == 0:
+            await asyncio.sleep(0.1)
+        return await super()._generate(request)
+
+
 async def main() -> None:
     """Serves until its standard input ends."""
-    engine, numbers = FakeEngine(), count()
+    engine, numbers = Thoughtful(), count()
     engine.script = lambda *_: REPLIES[next(numbers) % len(REPLIES)]
     engine.requests = engine.request_headers = Forgetful()
     async with engine.serving() as serving:
