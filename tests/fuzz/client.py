@@ -58,6 +58,8 @@ class Request:
     send_bytes: int | None = None
     read_bytes: int | None = None
     is_reset: bool = False
+    stay_s: float = 0.0
+    """How long a client that reads nothing waits before it leaves: long enough for some calls to have begun."""
 
 
 def make(rng: random.Random, target: Target) -> Request:
@@ -107,7 +109,7 @@ def make(rng: random.Random, target: Target) -> Request:
     read = rng.choice((0, 1, 40, 400)) if send is None and rng.random() < 0.12 else None
     if method == "CONNECT" and send is None:
         read = 12  # an open tunnel has no end of its own
-    return Request(port, head, body, send, read, rng.random() < 0.5)
+    return Request(port, head, body, send, read, rng.random() < 0.5, rng.choice((0.0, 0.03, 0.08)))
 
 
 async def play(request: Request, outcomes: Counter[str]) -> None:
@@ -120,6 +122,8 @@ async def play(request: Request, outcomes: Counter[str]) -> None:
         await writer.drain()
         if request.send_bytes is None and request.read_bytes is None:
             answer = await reader.read(-1)
+        elif request.read_bytes == 0:
+            await asyncio.sleep(request.stay_s)
         elif request.read_bytes:
             answer = await reader.readexactly(request.read_bytes)
     except (ConnectionError, asyncio.IncompleteReadError):
