@@ -174,9 +174,7 @@ class _Writer:
                 # Retention was faster. What is left is archived, and the hole shows in the files' names.
                 _log.error("archive.gap", error=str(error))
                 await self._tail(queue, "earliest", until_end=until_end)
-        except (
-            Exception
-        ):  # whatever ended it: who waits for records must hear of the end first, and then gets the error
+        except Exception:  # whatever ended it: who waits for records hears of the end first, then gets the error
             await queue.put(None)
             raise
         await queue.put(None)

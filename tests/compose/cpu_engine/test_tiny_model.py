@@ -36,7 +36,7 @@ def test_building_leaves_torchs_random_state_alone(tmp_path: Path) -> None:
 def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a directory would be taken for a whole one at the next start."""
 
-    def fail(directory: Path, tokenizer: Path, *, seed: int) -> None:
+    def fail(directory: Path, tokenizer: Path, *, seed: int, width: int) -> None:
         (directory / "model.safetensors").write_bytes(b"half")
         raise OSError("disk full")
 
