@@ -16,7 +16,7 @@ COLUMNS = ("harness", "the call's record", "next", TIMED, "calls", "trained", "t
 
 _HEAD = """# What harnesses do when the engine fails
 
-Written by `make fault-table`, never by hand; `make test-deep` compares all but the column `waited` with what happens now.
+Written by `make fault-table`, never by hand; `make test-faults` compares all but the column `waited` with what happens now.
 
 Each harness runs a task of one or two shell commands and a closing sentence. The engine fails its second model call, once; after
 that it behaves. Everything between is real: the harness, the capture proxy, the records.
