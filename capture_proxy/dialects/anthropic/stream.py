@@ -13,73 +13,50 @@ from capture_proxy.dialects.anthropic.response import (
     stop_sequence,
     usage,
 )
+from capture_proxy.dialects.encoder import ReplyEncoder
 from capture_proxy.dialects.sse import named_event
-from capture_proxy.reply import (
-    ChatRequest,
-    Failed,
-    Finished,
-    Json,
-    KeepAlive,
-    ReasoningDelta,
-    Reply,
-    ReplyEvent,
-    Started,
-    TextDelta,
-    ToolCall,
-)
+from capture_proxy.reply import ChatRequest, Json, ProxyError, Reply, Started, ToolCall
 
 _PING = named_event(b"ping", {"type": "ping"})
 _STOP = named_event(b"message_stop", {"type": "message_stop"})
 
 
-class MessagesStreamEncoder:
+class MessagesStreamEncoder(ReplyEncoder):
     """One streamed answer: blocks numbered from 0, one open at a time, every event with its `event:` line."""
 
-    __slots__ = ("_delta_head", "_has_ended", "_index", "_is_started", "_model", "_open", "_signature")
+    __slots__ = ("_delta_head", "_index", "_model", "_open", "_signature")
 
     def __init__(self, request: ChatRequest) -> None:
+        super().__init__()
         self._model = request.model
-        self._is_started = False
-        self._has_ended = False
         self._open: str | None = None
         self._index = -1
         self._signature = ""
         self._delta_head = b""
 
-    def encode(self, event: ReplyEvent) -> bytes:
-        """The bytes that this event adds to the stream."""
-        if self._has_ended:
-            return b""
-        match event:
-            case TextDelta(text):
-                return self._delta("text", text) if text else b""
-            case ReasoningDelta(text):
-                return self._delta("thinking", text) if text else b""
-            case KeepAlive():
-                return _PING
-            case Started(completion_id, _, _, prompt_tokens):
-                return self._start(completion_id, prompt_tokens)
-            case Finished(reply):
-                self._has_ended = True
-                return self._finish(reply)
-            case Failed(error):
-                self._has_ended = True
-                return named_event(b"error", error_value(error, is_in_stream=True))
+    def _text(self, text: str) -> bytes:
+        return self._delta("text", text)
 
-    def _start(self, completion_id: str, prompt_tokens: int) -> bytes:
-        if self._is_started:
-            return b""
-        self._is_started = True
-        self._signature = signature(completion_id)
+    def _reasoning(self, text: str) -> bytes:
+        return self._delta("thinking", text)
+
+    def _keep_alive(self) -> bytes:
+        return _PING
+
+    def _fail(self, error: ProxyError) -> bytes:
+        return named_event(b"error", error_value(error, is_in_stream=True))
+
+    def _start(self, reply: Started | Reply) -> bytes:
+        self._signature = signature(reply.completion_id)
         message: dict[str, Json] = {
-            "id": reply_id(completion_id),
+            "id": reply_id(reply.completion_id),
             "type": "message",
             "role": "assistant",
             "model": self._model,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": usage(prompt_tokens, 0),
+            "usage": usage(reply.prompt_tokens, 0),
         }
         return named_event(b"message_start", {"type": "message_start", "message": message})
 
@@ -125,7 +102,7 @@ class MessagesStreamEncoder:
         return self._open_block("tool_use", block) + self._block_delta(delta) + self._close()
 
     def _finish(self, reply: Reply) -> bytes:
-        out = [self._start(reply.completion_id, reply.prompt_tokens), self._close()]
+        out = [self._close()]
         out += [self._tool(call) for call in reply.tool_calls]
         end = {
             "type": "message_delta",

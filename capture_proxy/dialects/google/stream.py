@@ -8,21 +8,11 @@ from typing import Final
 
 import orjson
 
+from capture_proxy.dialects.encoder import ReplyEncoder
 from capture_proxy.dialects.google.errors import error_value
 from capture_proxy.dialects.google.response import call_part, candidate, create_time, reply_id, usage
 from capture_proxy.dialects.sse import STREAM_HEADERS
-from capture_proxy.reply import (
-    ChatRequest,
-    Failed,
-    Finished,
-    Json,
-    KeepAlive,
-    ReasoningDelta,
-    Reply,
-    ReplyEvent,
-    Started,
-    TextDelta,
-)
+from capture_proxy.reply import ChatRequest, Json, ProxyError, Reply, Started
 from capture_proxy.turn_ids import turn_token
 
 ARRAY_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -38,7 +28,7 @@ def stream_headers(request: ChatRequest) -> Mapping[str, str]:
     return ARRAY_HEADERS if request.echo.get("array") else STREAM_HEADERS
 
 
-class GenerateStreamEncoder:
+class GenerateStreamEncoder(ReplyEncoder):
     """One streamed answer. Calls, usage and the finish reason are in the last chunk, and only there.
 
     The signature stands on the first part of each kind: clients that put pieces together keep the first one's. A keep-alive is
@@ -46,53 +36,38 @@ class GenerateStreamEncoder:
     client would cut the thought in two.
     """
 
-    __slots__ = ("_begun", "_delta_end", "_has_ended", "_is_array", "_is_first", "_is_started", "_model", "_open", "_shows_thoughts", "_signature")  # fmt: skip
+    __slots__ = ("_begun", "_delta_end", "_is_array", "_is_first", "_model", "_open", "_shows_thoughts", "_signature")
 
     def __init__(self, request: ChatRequest) -> None:
+        super().__init__()
         self._model = request.model
         self._is_array = bool(request.echo.get("array"))
         self._shows_thoughts = bool(request.echo.get("thoughts"))
         self._is_first = True
-        self._is_started = False
-        self._has_ended = False
         self._open = "text"
         self._begun: set[str] = set()
         self._signature = b""
         self._delta_end = self._make_end({"modelVersion": self._model})
 
-    def encode(self, event: ReplyEvent) -> bytes:
-        """The bytes that this event adds to the stream."""
-        if self._has_ended:
-            return b""
-        match event:
-            case TextDelta(text):
-                return self._delta("text", text) if text else b""
-            case ReasoningDelta(text):
-                return self._delta("thought", text) if text and self._shows_thoughts else b""
-            case KeepAlive():
-                return self._chunk(self._part(self._open, "", with_signature=False) + self._delta_end)
-            case Started(completion_id, _, created_at, _):
-                self._start(completion_id, created_at)
-                return b""
-            case Finished(reply):
-                self._has_ended = True
-                return self._finish(reply)
-            case Failed(error):
-                self._has_ended = True
-                return self._fail(orjson.dumps(error_value(error)))
+    def _text(self, text: str) -> bytes:
+        return self._delta("text", text)
 
-    def _start(self, completion_id: str, created_at: int) -> None:
-        """What every chunk repeats is made once, since a chunk goes out per token."""
-        if self._is_started:
-            return
-        self._is_started = True
-        self._signature = b',"thoughtSignature":"' + turn_token(completion_id).encode() + b'"'
+    def _reasoning(self, text: str) -> bytes:
+        return self._delta("thought", text) if self._shows_thoughts else b""
+
+    def _keep_alive(self) -> bytes:
+        return self._chunk(self._part(self._open, "", with_signature=False) + self._delta_end)
+
+    def _start(self, reply: Started | Reply) -> bytes:
+        """What every chunk repeats is made once, since a chunk goes out per token. There is no head to send."""
+        self._signature = b',"thoughtSignature":"' + turn_token(reply.completion_id).encode() + b'"'
         facts = {
             "modelVersion": self._model,
-            "createTime": create_time(created_at),
-            "responseId": reply_id(completion_id),
+            "createTime": create_time(reply.created_at),
+            "responseId": reply_id(reply.completion_id),
         }
         self._delta_end = self._make_end(facts)
+        return b""
 
     def _make_end(self, facts: dict[str, Json]) -> bytes:
         return b'],"role":"model"},"index":0}],' + orjson.dumps(facts)[1:]
@@ -113,7 +88,6 @@ class GenerateStreamEncoder:
         )
 
     def _finish(self, reply: Reply) -> bytes:
-        self._start(reply.completion_id, reply.created_at)
         signature = turn_token(reply.completion_id)
         parts: list[Json] = [call_part(call, signature) for call in reply.tool_calls]
         value = {
@@ -125,12 +99,13 @@ class GenerateStreamEncoder:
         }
         return self._chunk(orjson.dumps(value)) + (b"\n]\n" if self._is_array else b"")
 
-    def _fail(self, error: bytes) -> bytes:
+    def _fail(self, error: ProxyError) -> bytes:
         """An error as an event, and then as a bare object, which is the vendor's form of an error that breaks a stream.
 
         One client doesn't look for errors in events: without something odd behind it, it would take what it has for the answer.
         """
-        return self._chunk(error) + (b"\n]\n" if self._is_array else _one_line(error) + b"\n")
+        value = orjson.dumps(error_value(error))
+        return self._chunk(value) + (b"\n]\n" if self._is_array else _one_line(value) + b"\n")
 
     def _chunk(self, value: bytes) -> bytes:
         if not self._is_array:

@@ -4,61 +4,42 @@ from __future__ import annotations
 
 import orjson
 
+from capture_proxy.dialects.encoder import ReplyEncoder
 from capture_proxy.dialects.openai_chat.errors import error_value
 from capture_proxy.dialects.openai_chat.response import finish_reason, logprobs_value, reply_id, usage
 from capture_proxy.dialects.openai_chat.tools import call_value, function_value, is_legacy
 from capture_proxy.dialects.sse import data_event
-from capture_proxy.reply import (
-    ChatRequest,
-    Failed,
-    Finished,
-    Json,
-    KeepAlive,
-    ReasoningDelta,
-    Reply,
-    ReplyEvent,
-    Started,
-    TextDelta,
-)
+from capture_proxy.reply import ChatRequest, Json, ProxyError, Reply, Started
 
 _DONE = b"data: [DONE]\n\n"
 _DELTA_END = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
 
-class ChatStreamEncoder:
+class ChatStreamEncoder(ReplyEncoder):
     """One streamed answer. A keep-alive is a chunk with an empty delta: comments don't count for some clients.
 
     The usage chunk without choices comes only when asked for; otherwise usage rides on the finishing chunk.
     """
 
-    __slots__ = ("_has_ended", "_head", "_include_usage", "_is_started", "_model")
+    __slots__ = ("_head", "_include_usage", "_model")
 
     def __init__(self, request: ChatRequest) -> None:
+        super().__init__()
         self._include_usage = request.include_usage
         self._model = request.model
-        self._is_started = False
-        self._has_ended = False
         self._head = self._make_head("pending", 0)
 
-    def encode(self, event: ReplyEvent) -> bytes:
-        """The bytes that this event adds to the stream."""
-        if self._has_ended:
-            return b""
-        match event:
-            case TextDelta(text):
-                return self._head + b'{"content":' + orjson.dumps(text) + _DELTA_END if text else b""
-            case ReasoningDelta(text):
-                return self._head + b'{"reasoning_content":' + orjson.dumps(text) + _DELTA_END if text else b""
-            case KeepAlive():
-                return self._head + b"{" + _DELTA_END
-            case Started(completion_id, _, created_at, _):
-                return self._start(completion_id, created_at)
-            case Finished(reply):
-                self._has_ended = True
-                return self._finish(reply)
-            case Failed(error):
-                self._has_ended = True
-                return data_event(error_value(error, is_in_stream=True))
+    def _text(self, text: str) -> bytes:
+        return self._head + b'{"content":' + orjson.dumps(text) + _DELTA_END
+
+    def _reasoning(self, text: str) -> bytes:
+        return self._head + b'{"reasoning_content":' + orjson.dumps(text) + _DELTA_END
+
+    def _keep_alive(self) -> bytes:
+        return self._head + b"{" + _DELTA_END
+
+    def _fail(self, error: ProxyError) -> bytes:
+        return data_event(error_value(error, is_in_stream=True))
 
     def _make_head(self, completion_id: str, created_at: int) -> bytes:
         """Everything of a chunk up to its delta; made once, since a chunk goes out per token."""
@@ -70,15 +51,12 @@ class ChatStreamEncoder:
         }
         return b"data: " + orjson.dumps(start)[:-1] + b',"choices":[{"index":0,"delta":'
 
-    def _start(self, completion_id: str, created_at: int) -> bytes:
-        if self._is_started:
-            return b""
-        self._is_started = True
-        self._head = self._make_head(completion_id, created_at)
+    def _start(self, reply: Started | Reply) -> bytes:
+        self._head = self._make_head(reply.completion_id, reply.created_at)
         return self._head + b'{"role":"assistant","content":""' + _DELTA_END
 
     def _finish(self, reply: Reply) -> bytes:
-        out = [self._start(reply.completion_id, reply.created_at)]
+        out: list[bytes] = []
         if reply.logprobs is not None:  # all at once: before the end it isn't known which tokens are visible text
             logprobs = orjson.dumps(logprobs_value(reply))
             out.append(self._head + b'{},"logprobs":' + logprobs + b',"finish_reason":null}]}\n\n')

@@ -7,25 +7,13 @@ from typing import Literal, TypeAlias
 
 import orjson
 
+from capture_proxy.dialects.encoder import ReplyEncoder
 from capture_proxy.dialects.openai_responses import response
 from capture_proxy.dialects.openai_responses.errors import failure
 from capture_proxy.dialects.openai_responses.form import AnswerForm
 from capture_proxy.dialects.openai_responses.ids import item_id
 from capture_proxy.dialects.sse import named_event
-from capture_proxy.reply import (
-    ChatRequest,
-    Failed,
-    Finished,
-    Json,
-    KeepAlive,
-    ProxyError,
-    ReasoningDelta,
-    Reply,
-    ReplyEvent,
-    Started,
-    TextDelta,
-    ToolCall,
-)
+from capture_proxy.reply import ChatRequest, Json, ProxyError, Reply, Started, ToolCall
 
 _Kind: TypeAlias = Literal["reasoning", "message"]
 
@@ -43,55 +31,42 @@ class _OpenItem:
     texts: list[str] = field(default_factory=list)
 
 
-class ResponsesStreamEncoder:
+class ResponsesStreamEncoder(ReplyEncoder):
     """One streamed answer: items one after the other, each added, filled and done; every event has the next number.
 
     A keep-alive is `response.in_progress` once more: comments don't count for some clients.
     """
 
-    __slots__ = ("_created_at", "_form", "_has_ended", "_id", "_item", "_model", "_number", "_output", "_status")
+    __slots__ = ("_created_at", "_form", "_id", "_item", "_model", "_number", "_output", "_status")
 
     def __init__(self, request: ChatRequest) -> None:
+        super().__init__()
         self._form = AnswerForm.from_json(request.echo)
         self._model = request.model
-        self._id = ""
+        self._id = _UNKNOWN
         self._created_at = 0
-        self._has_ended = False
         self._number = -1
         self._item: _OpenItem | None = None
         self._output: list[Json] = []
         self._status = b""
 
-    def encode(self, event: ReplyEvent) -> bytes:
-        """The bytes that this event adds to the stream."""
-        if self._has_ended:
-            return b""
-        match event:
-            case TextDelta(text):
-                return self._delta("message", text) if text else b""
-            case ReasoningDelta(text):
-                return self._delta("reasoning", text) if text else b""
-            case KeepAlive():
-                return self._event("response.in_progress", response=orjson.Fragment(self._status)) if self._id else b""
-            case Started(completion_id, _, created_at, _):
-                return self._start(completion_id, created_at)
-            case Finished(reply):
-                self._has_ended = True
-                return self._finish(reply)
-            case Failed(error):
-                self._has_ended = True
-                return self._fail(error)
+    def _text(self, text: str) -> bytes:
+        return self._delta("message", text)
+
+    def _reasoning(self, text: str) -> bytes:
+        return self._delta("reasoning", text)
+
+    def _keep_alive(self) -> bytes:
+        return self._event("response.in_progress", response=orjson.Fragment(self._status)) if self._is_started else b""
 
     def _event(self, kind: str, /, **fields: Json) -> bytes:
         self._number += 1
         return named_event(kind.encode(), {"type": kind, "sequence_number": self._number, **fields})
 
-    def _start(self, completion_id: str, created_at: int) -> bytes:
-        if self._id:
-            return b""
-        self._id, self._created_at = completion_id, created_at
+    def _start(self, reply: Started | Reply) -> bytes:
+        self._id, self._created_at = reply.completion_id, reply.created_at
         self._status = orjson.dumps(
-            response.response_value(self._form, completion_id, self._model, created_at, status="in_progress")
+            response.response_value(self._form, self._id, self._model, self._created_at, status="in_progress")
         )
         value = orjson.Fragment(self._status)
         return self._event("response.created", response=value) + self._event("response.in_progress", response=value)
@@ -162,7 +137,7 @@ class ResponsesStreamEncoder:
     # --- what leaves only with the end
 
     def _finish(self, reply: Reply) -> bytes:
-        out = [self._start(reply.completion_id, reply.created_at)]
+        out: list[bytes] = []
         if self._item is not None and self._item.kind == "reasoning":
             out.append(self._close(response.reasoning_status(reply)))
         else:
@@ -189,7 +164,5 @@ class ResponsesStreamEncoder:
         return out + self._event("response.output_item.done", output_index=index, item=value)
 
     def _fail(self, error: ProxyError) -> bytes:
-        value = response.response_value(
-            self._form, self._id or _UNKNOWN, self._model, self._created_at, status="failed"
-        )
+        value = response.response_value(self._form, self._id, self._model, self._created_at, status="failed")
         return self._event("response.failed", response={**value, "error": failure(error)})
