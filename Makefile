@@ -49,7 +49,7 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 	@$(PYTEST) -m all_wires --durations 20 tests
 
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
-	@$(BIN)/polynya harness install
+	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
 
 test-faults: $(READY) ## six real harnesses against ten faults of the engine, compared with docs/harness-faults.md (a quarter of an hour)
