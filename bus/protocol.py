@@ -16,12 +16,8 @@ Handler = Callable[[Delivery], Awaitable[None]]
 Headers = Sequence[tuple[str, bytes]]
 
 
-class LogReader(Protocol):
-    """What can be read from its beginning to its end: the log, or an archive of it."""
-
-    async def end_offsets(self, topic: str) -> dict[int, int]:
-        """The offset behind the last record of each partition."""
-        ...
+class Readable(Protocol):
+    """What can be read along."""
 
     def tail(
         self,
@@ -31,11 +27,22 @@ class LogReader(Protocol):
         partitions: Sequence[int] | None = None,
         until_end: bool = False,
     ) -> AsyncGenerator[Delivery, None]:
-        """See `EventLog.tail`."""
+        """Read along without a group: nothing is committed, every reader sees everything.
+
+        `until_end` stops at the end as it was at the beginning. Deliveries come resolved (claim checks) and undecoded.
+        """
         ...
 
 
-class EventLog(Protocol):
+class LogReader(Readable, Protocol):
+    """What can be read from its beginning to its end: the log, or an archive of it."""
+
+    async def end_offsets(self, topic: str) -> dict[int, int]:
+        """The offset behind the last record of each partition."""
+        ...
+
+
+class EventLog(Readable, Protocol):
     """The log alone: publish, and read along. What a part needs that joins no consumer group."""
 
     async def publish(self, record: Record, *, headers: Headers = (), deadline_s: float | None = None) -> Position:
@@ -60,26 +67,12 @@ class EventLog(Protocol):
         """Publish bytes as they are; a value of None is a tombstone. Raises as `publish`, and `RecordTooLargeError`."""
         ...
 
-    def tail(
-        self,
-        topics: Sequence[str],
-        *,
-        start: Start = "earliest",
-        partitions: Sequence[int] | None = None,
-        until_end: bool = False,
-    ) -> AsyncGenerator[Delivery, None]:
-        """Read along without a group: nothing is committed, every reader sees everything.
-
-        `until_end` stops at the end as it was at the beginning. Deliveries come resolved (claim checks) and undecoded.
-        """
-        ...
-
     async def partition_for(self, topic: str, key: bytes | str) -> int:
         """The partition to which records with this key go."""
         ...
 
 
-class Bus(EventLog, Protocol):
+class Bus(EventLog, LogReader, Protocol):
     """Publish, consume in a group, or read along. Topics are named as in the catalogue, without the prefix."""
 
     @property
@@ -114,8 +107,4 @@ class Bus(EventLog, Protocol):
         `component` names the dead-letter topics (default: `name`). `decode=False` hands records over undecoded, for
         consumers of raw topics.
         """
-        ...
-
-    async def end_offsets(self, topic: str) -> dict[int, int]:
-        """The offset of the next record of each partition."""
         ...

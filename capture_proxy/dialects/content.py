@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from capture_proxy.reply import Json
+from capture_proxy.reply import Json, ProxyError
 
 SEPARATOR = "\n"
 """Joins the text blocks of one message; the same on every turn, so that earlier turns keep their tokens."""
@@ -28,6 +28,17 @@ def join_parts(parts: Sequence[dict[str, Json]]) -> str | list[dict[str, Json]]:
     if all(part["type"] == "text" for part in parts):
         return SEPARATOR.join(part["text"] for part in parts)
     return list(parts)
+
+
+def read_parts(content: Json, where: str, read_part: Callable[[Json], dict[str, Json]]) -> str | list[dict[str, Json]]:
+    """The content of an OpenAI message: a string or parts. Raises ProxyError(bad_request)."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise ProxyError(
+            "bad_request", f"{where}.content: must be a string or a list of parts", param=f"{where}.content"
+        )
+    return join_parts([read_part(part) for part in content])
 
 
 def prepend_text(text: str, content: str | list[dict[str, Json]]) -> str | list[dict[str, Json]]:

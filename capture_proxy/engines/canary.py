@@ -7,6 +7,7 @@ serves another model directory than the one that the proxy was given.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -68,18 +69,23 @@ async def examine(engine: Engine, texts: Texts, *, logprobs_mode: str | None = N
     return found
 
 
-async def _compare_text(engine: Engine, ours: list[int], found: Examination) -> str:
+async def _asked(answer: Awaitable[list[int] | None], what: str, does: str, found: Examination) -> list[int] | None:
+    """The engine's ids, or None and a gap. Raises ProxyError while the engine can't answer at all."""
     try:
-        theirs = await engine.tokenize(CANARY)
+        theirs = await answer
     except ProxyError as error:
         if error.kind in ("overloaded", "engine_unavailable"):
             raise
-        found.gaps.append(f"its tokenizer couldn't be compared: {error.message}")
-        return ""
+        found.gaps.append(f"its {what} couldn't be compared: {error.message}")
+        return None
     if theirs is None:
-        found.gaps.append("it doesn't say how it cuts text, so its tokenizer wasn't compared")
-        return ""
-    if theirs == ours:
+        found.gaps.append(f"it doesn't say how it {does}, so its {what} wasn't compared")
+    return theirs
+
+
+async def _compare_text(engine: Engine, ours: list[int], found: Examination) -> str:
+    theirs = await _asked(engine.tokenize(CANARY), "tokenizer", "cuts text", found)
+    if theirs is None or theirs == ours:
         return ""
     return (
         f"its tokenizer isn't the proxy's (a test text has {len(theirs)} ids there, {len(ours)} here, and they differ): "
@@ -88,15 +94,8 @@ async def _compare_text(engine: Engine, ours: list[int], found: Examination) -> 
 
 
 async def _compare_chat(engine: Engine, texts: Texts, found: Examination) -> str:
-    try:
-        theirs = await engine.render(CANARY_CHAT)
-    except ProxyError as error:
-        if error.kind in ("overloaded", "engine_unavailable"):
-            raise
-        found.gaps.append(f"its chat template couldn't be compared: {error.message}")
-        return ""
+    theirs = await _asked(engine.render(CANARY_CHAT), "chat template", "renders", found)
     if theirs is None:
-        found.gaps.append("it doesn't say how it renders, so its chat template wasn't compared")
         return ""
     ours = await asyncio.to_thread(texts.render, CANARY_CHAT, [], {})
     if theirs == ours:

@@ -9,8 +9,8 @@ from capture_proxy.dialects.content import (
     SEPARATOR,
     base64_size_bytes,
     image_part,
-    join_parts,
     placeholder,
+    read_parts,
     text_part,
     unsupported,
 )
@@ -122,13 +122,7 @@ def _read_call(call: dict[str, Any]) -> dict[str, Json]:
 
 
 def _read_content(content: Json, where: str, notes: Notes) -> str | list[dict[str, Json]]:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise ProxyError(
-            "bad_request", f"{where}.content: must be a string or a list of parts", param=f"{where}.content"
-        )
-    return join_parts([_read_part(part, notes) for part in content])
+    return read_parts(content, where, lambda part: _read_part(part, notes))
 
 
 def _read_part(part: Json, notes: Notes) -> dict[str, Json]:

@@ -10,21 +10,16 @@ from capture_proxy.dialects.content import (
     image_part,
     join_parts,
     placeholder,
+    read_parts,
     text_part,
     unsupported,
 )
-from capture_proxy.reply import Json, ProxyError
+from capture_proxy.reply import Json
 
 
 def read_content(content: Json, where: str, notes: Notes) -> str | list[dict[str, Json]]:
     """The content of a message: a string or parts. Raises ProxyError(bad_request)."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise ProxyError(
-            "bad_request", f"{where}.content: must be a string or a list of parts", param=f"{where}.content"
-        )
-    return join_parts([_read_part(part, notes) for part in content])
+    return read_parts(content, where, lambda part: _read_part(part, notes))
 
 
 def read_output(output: Json, notes: Notes) -> str | list[dict[str, Json]]:
