@@ -25,7 +25,7 @@ from stage_workers.heartbeat import HeartbeatLoop
 from stage_workers.kit import Installer, Kit, logs_dir, now_ms
 from stage_workers.proxies import ProxyView
 from stage_workers.reaper import owner_of, prune_logs, reap, runtimes_dir, state_lock
-from stage_workers.runtimes import Limits, LocalRuntime, Runtime, RuntimeFault
+from stage_workers.runtimes.factory import Runtimes
 from stage_workers.sessions import Holdings
 from stage_workers.settings import WorkerSettings
 from stage_workers.watch import Watch
@@ -90,6 +90,11 @@ class WorkerService:
             health=health,
             details={"runtimes": ["local"], "trusted": True},
         )
+        runtimes = Runtimes(
+            root=runtimes_dir(settings.state_dir),
+            owner=f"{owner_of(settings.state_dir, settings.worker_id)}/{self.incarnation}",
+            grace_s=settings.kill_grace_s,
+        )
         kit = Kit(
             settings=settings,
             incarnation=self.incarnation,
@@ -97,7 +102,7 @@ class WorkerService:
             holdings=holdings,
             proxies=ProxyView(settings.proxy_fresh_s, now_ms),
             admin=admin,
-            runtimes=self._runtime,
+            runtimes=runtimes,
             install=self._install,
             nudge=heartbeat.nudge,
         )
@@ -196,18 +201,6 @@ class WorkerService:
             start=start,
             partitions=partitions,
             problems=health.problems,
-        )
-
-    def _runtime(self, kind: str, name: str, limits: Limits) -> Runtime:
-        if kind != "local":
-            raise RuntimeFault(f"this worker has no runtime `{kind}`, only `local`")
-        settings = self._settings
-        return LocalRuntime(
-            runtimes_dir(settings.state_dir),
-            name,
-            owner=f"{owner_of(settings.state_dir, settings.worker_id)}/{self.incarnation}",
-            limits=limits,
-            grace_s=settings.kill_grace_s,
         )
 
     def _ensure_installed(self, adapter: harnesses.Adapter) -> harnesses.Installed:

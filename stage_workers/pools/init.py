@@ -8,10 +8,9 @@ import structlog
 
 import harnesses
 from schemas.records import Boundary, SessionEventType, Stage, Status
-from schemas.task import RuntimeSpec
 from stage_workers.errors import SessionOver, StageFault
 from stage_workers.kit import Kit
-from stage_workers.runtimes import Limits, RuntimeFault
+from stage_workers.runtimes import RuntimeFault
 from stage_workers.sessions import Session
 from stage_workers.steps import run_steps
 
@@ -60,7 +59,7 @@ class InitPool:
             raise StageFault(Boundary.HARNESS, str(error)) from error
         try:
             name = f"{session.session_id}.{session.attempt}.{session.round}"
-            session.runtime = self._kit.runtimes(task.runtime.kind, name, limits_of(task.runtime))
+            session.runtime = self._kit.runtimes(task.runtime, name)
             await session.runtime.start()
         except RuntimeFault as error:
             raise StageFault(Boundary.SANDBOX, str(error)) from error
@@ -77,12 +76,3 @@ class InitPool:
             error=fault.error,
         )
         return False
-
-
-def limits_of(spec: RuntimeSpec) -> Limits:
-    """The limits of a task's runtime, in the runtime's own units."""
-    return Limits(
-        memory_bytes=None if spec.memory_mb is None else spec.memory_mb * 1024 * 1024,
-        pids=spec.pids,
-        cpus=spec.cpus,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage_workers.runtimes.base import ExecResult, Limits, Runtime, RuntimeFactory, RuntimeFault
+from stage_workers.runtimes.base import ExecResult, Limits, Listener, Runtime, RuntimeFactory, RuntimeFault
 from stage_workers.runtimes.local import LocalRuntime
 
-__all__ = ["ExecResult", "Limits", "LocalRuntime", "Runtime", "RuntimeFactory", "RuntimeFault"]
+__all__ = ["ExecResult", "Limits", "Listener", "LocalRuntime", "Runtime", "RuntimeFactory", "RuntimeFault"]

@@ -1,10 +1,13 @@
-"""The seam between a session and where it runs: start, exec, upload, download, stop."""
+"""The seam between a session and where it runs: start, exec, listen, upload, download, stop."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from schemas.task import RuntimeSpec
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
@@ -29,6 +32,27 @@ class Limits:
     pids: int | None = None
     cpus: float | None = None
     file_bytes: int | None = None
+
+    @classmethod
+    def of(cls, spec: RuntimeSpec) -> Limits:
+        """The limits that a task asks for, in the runtime's own units."""
+        return cls(
+            memory_bytes=None if spec.memory_mb is None else spec.memory_mb * 1024 * 1024,
+            pids=spec.pids,
+            cpus=spec.cpus,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A way out of a runtime: what its programs connect to, and what the worker accepts from.
+
+    `sock` is bound, listening and non-blocking, made in the runtime's own network namespace where it has one; who asked for it
+    closes it. `address` is `http://127.0.0.1:PORT`, as programs inside see it.
+    """
+
+    sock: socket.socket
+    address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +115,12 @@ class Runtime(Protocol):
         Nothing that it started is left when this returns. Raises RuntimeFault when it could not be started at all.
         """
 
+    async def listen(self) -> Listener:
+        """Opens a socket that the runtime's programs reach on their loopback, although they may reach nothing else.
+
+        May be called more than once after `start`: each call opens another. Raises RuntimeFault.
+        """
+
     async def upload(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Writes a file; a relative path counts from the working directory. Raises RuntimeFault."""
 
@@ -102,7 +132,7 @@ class Runtime(Protocol):
 
 
 class RuntimeFactory(Protocol):
-    """Makes the runtime of one session's attempt (not yet started)."""
+    """Makes runtimes (not yet started): of a session's attempt, or a fresh one beside it."""
 
-    def __call__(self, kind: str, name: str, limits: Limits) -> Runtime:
+    def __call__(self, spec: RuntimeSpec, name: str) -> Runtime:
         """`name` is unique on this worker. Raises RuntimeFault for a kind that this worker doesn't have."""

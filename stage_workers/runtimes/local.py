@@ -20,7 +20,8 @@ import structlog
 
 from stage_workers.output import HeadAndTail
 from stage_workers.runtimes import launcher
-from stage_workers.runtimes.base import ExecResult, Limits, OnOutput, RuntimeFault, Stream
+from stage_workers.runtimes.base import ExecResult, Limits, Listener, OnOutput, RuntimeFault, Stream
+from stage_workers.runtimes.network import listen_here
 from stage_workers.runtimes.processes import Family, exit_of, is_alive, kill_family
 
 log = structlog.get_logger(__name__)
@@ -123,6 +124,10 @@ class LocalRuntime:
             stderr=kept["stderr"].value,
             duration_s=time.monotonic() - started,
         )
+
+    async def listen(self) -> Listener:
+        """A socket on this machine's loopback."""
+        return listen_here()
 
     async def upload(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Writes a file and its directories."""

@@ -217,3 +217,20 @@ async def test_program_dies_with_its_worker(tmp_path: Path) -> None:
         while alive(pid):
             await asyncio.sleep(0.02)
     assert worker.returncode == -signal.SIGKILL
+
+
+async def test_listener_is_reached_from_inside(runtime: LocalRuntime) -> None:
+    """A program connects to a listener's address, and the worker accepts it there; two listeners are two sockets."""
+    one, two = await runtime.listen(), await runtime.listen()
+    assert one.address != two.address
+    script = "import socket,sys; s=socket.create_connection(('127.0.0.1', int(sys.argv[1].rsplit(':',1)[1]))); print(s.recv(9))"
+    program = asyncio.create_task(runtime.exec([sys.executable, "-c", script, one.address], timeout_s=20))
+    try:
+        async with asyncio.timeout(20):
+            accepted, _peer = await asyncio.get_running_loop().sock_accept(one.sock)
+        with accepted:
+            accepted.sendall(b"hello")
+        assert (await program).stdout == b"b'hello'\n"
+    finally:
+        one.sock.close()
+        two.sock.close()
