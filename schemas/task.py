@@ -62,10 +62,22 @@ class Step(_Strict):
 
 
 class EvaluatorSpec(_Strict):
-    """How a session is graded: an evaluator's name and its options."""
+    """How a session is graded: an evaluator's name (one that there is, or `module:Class`) and its options.
+
+    `fresh` asks for a runtime of the evaluator's own, which `eval_prepare` (`prepare` where that is empty) makes ready while the
+    agent runs; absent, the evaluator decides. `runtime` says what that one is; absent, it is like the session's.
+    """
 
     name: str = Field(default="session_completed", min_length=1)
     options: dict[str, Any] = Field(default_factory=dict)
+    fresh: bool | None = None
+    runtime: RuntimeSpec | None = None
+
+    @model_validator(mode="after")
+    def _runtime_is_fresh(self) -> EvaluatorSpec:
+        if self.runtime is not None and self.fresh is False:
+            raise ValueError("runtime describes a fresh runtime, but fresh is false: drop one of the two")
+        return self
 
 
 class BuilderSpec(_Strict):

@@ -136,7 +136,11 @@ class Trajectory(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward(Record):
-    """Fact: a grader's verdict on one lease's trajectory."""
+    """Fact: a grader's verdict on one lease's trajectory.
+
+    `run` names the grading that gave it: empty for the session's own, else one of those made later. So a verdict that returns
+    to an earlier value is a fact of its own.
+    """
 
     NAME: ClassVar[str] = "reward"
     TOPIC: ClassVar[str] = "reward.assigned"
@@ -152,6 +156,7 @@ class Reward(Record):
     provenance: str = "evaluator"
     details: Json = field(default_factory=dict)
     at: int = 0
+    run: str = ""
 
     @property
     def key(self) -> str:
@@ -160,9 +165,11 @@ class Reward(Record):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same verdict of the same grader is the same fact; another value is a revision."""
+        """The same verdict of the same grader in the same grading is the same fact; another value is a revision."""
         traces = "" if self.trace_rewards is None else repr(self.trace_rewards)
-        return (self.session_id, self.lease_id, self.name, self.grader, self.grader_version, repr(self.value), traces)
+        grader = (self.grader, self.grader_version)
+        named = (self.session_id, self.lease_id, self.name, *grader, repr(self.value), traces)
+        return (*named, self.run) if self.run else named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
