@@ -121,6 +121,7 @@ class TaskSpec(_Strict):
     evaluator: EvaluatorSpec = EvaluatorSpec()
     num_samples: int = Field(default=1, ge=1, le=10_000)
     min_usable: int | None = Field(default=None, ge=1)
+    max_requeues: int = Field(default=1, ge=0, le=100, description="how often a trainer may have its group run again")
     sampling: Sampling = Sampling()
     history: Literal["sampled", "template"] = "sampled"
     builder: BuilderSpec = BuilderSpec()
@@ -129,6 +130,15 @@ class TaskSpec(_Strict):
     priority: int = 0
     policy_id: str = Field(default="default", min_length=1)
     metadata: dict[str, Any] = Field(default_factory=dict)
+    callback_url: str | None = Field(
+        default=None,
+        max_length=2000,
+        pattern=r"^https?://[^\s/?#@]+([/?][^\s#]*)?$",
+        description="where the HTTP API tells each session's end and the task's; its operator allows hosts",
+    )
+    callback_body: Literal["summary", "polar"] = Field(
+        default="summary", description="what it is told: the ends, or Polar's whole TaskResult at the task's end"
+    )
 
     @model_validator(mode="after")
     def _usable_fits(self) -> TaskSpec:

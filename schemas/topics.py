@@ -50,9 +50,9 @@ class Topic:
         """Whether its records are stamped by the broker instead of by their producers.
 
         The orchestrator compares the times of what workers, commands and it itself tell: one clock for all of them, or a
-        worker whose clock is an hour behind would seem to have run for an hour when it starts.
+        worker whose clock is an hour behind would seem to have run for an hour when it starts. So does a trainer's time to live.
         """
-        return self.name.startswith("rollout.")
+        return self.name.startswith(("rollout.", "trainer."))
 
 
 def _catalogue(*topics: Topic) -> dict[str, Topic]:
@@ -109,6 +109,14 @@ TOPICS: Final[dict[str, Topic]] = _catalogue(
     Topic(
         "capture.rejections", TopicKind.FACT, "reason", ("rejection",), 7 * DAY_MS, doc="Requests refused at the proxy."
     ),
+    Topic(
+        "rollout.callbacks",
+        TopicKind.FACT,
+        "task_id",
+        ("callback",),
+        14 * DAY_MS,
+        doc="What callback URLs were told, and what waits for another try.",
+    ),
     Topic("trajectory.built", TopicKind.FACT, "session_id", ("trajectory",), 14 * DAY_MS, doc="Merged traces."),
     Topic("reward.assigned", TopicKind.FACT, "session_id", ("reward",), 30 * DAY_MS, doc="Verdicts of graders."),
     Topic("trajectory.scored", TopicKind.FACT, "group_id", ("scored_trajectory",), 14 * DAY_MS, doc="For trainers."),
@@ -151,7 +159,16 @@ def changelog_topic(app_id: str, table: str, partitions: int = DEFAULT_PARTITION
 # Which of our own components reads which topics; each pair has a dead-letter topic of its own. A trainer's is named after
 # it (`sink-<trainer_id>`) and made when it is first needed.
 CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
-    "orchestrator": ("rollout.tasks", "rollout.sessions", "rollout.nodes", "rollout.control"),
+    "orchestrator": (
+        "rollout.tasks",
+        "rollout.groups",
+        "rollout.sessions",
+        "rollout.nodes",
+        "rollout.control",
+        "trajectory.built",
+        "trajectory.scored",
+        "trainer.consumed",
+    ),
     "worker": (
         "rollout.stage.init",
         "rollout.stage.run",
@@ -162,6 +179,7 @@ CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "proxy": ("rollout.state", "rollout.control", "policy.timeline"),
     "assembler": ("capture.completions", "rollout.sessions"),
+    "api": ("trajectory.scored", "rollout.callbacks"),
     "joiner": ("rollout.sessions", "trajectory.built", "reward.assigned"),
 }
 

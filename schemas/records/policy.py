@@ -70,7 +70,11 @@ class PartitionOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRegistered(Record):
-    """Fact, repeated as a heartbeat: a trainer reads trajectories with this filter until `ttl_s` passes in silence."""
+    """Fact, repeated as a heartbeat: a trainer reads trajectories with this filter until `ttl_s` passes in silence.
+
+    `started_at` tells a restarted trainer from one that beats again. `partitions` of trajectory.scored are what it reads (empty:
+    all). `max_lag` groups may be admitted ahead of it (0: the orchestrator's own limit).
+    """
 
     NAME: ClassVar[str] = "trainer_registered"
     TOPIC: ClassVar[str] = "trainer.consumed"
@@ -81,6 +85,9 @@ class TrainerRegistered(Record):
     start: Json = None
     ttl_s: float = 60.0
     at: int = 0
+    started_at: int = 0
+    partitions: list[int] = field(default_factory=list)
+    max_lag: int = 0
 
     @property
     def key(self) -> str:

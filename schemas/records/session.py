@@ -43,6 +43,7 @@ class SessionEventType(WireEnum):
     FINISHED = "finished"
     SEALED = "sealed"
     SEAL_OVERDUE = "seal_overdue"
+    BUILT = "built"
     GRADED = "graded"
     LEASE_EXPIRED = "lease_expired"
     DEADLINE_HIT = "deadline_hit"
