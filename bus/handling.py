@@ -97,8 +97,11 @@ class RecordHandling:
             self.problems.pop((delivery.topic, delivery.partition), None)
 
     async def _attempt(self, delivery: Delivery) -> None:
+        if not self._decode:
+            await self._handler(delivery)
+            return
         resolved = await resolve(delivery, self._blobs)
-        if self._decode and not resolved.is_tombstone:
+        if not resolved.is_tombstone:
             resolved.decode()
         await self._handler(resolved)
 

@@ -15,6 +15,7 @@ from bus.deliveries import Delivery, Position, Start
 from bus.group_source import KafkaGroupSource, close_consumer
 from bus.handling import RecordHandling
 from bus.lane import Lane
+from bus.places import PlaceReader
 from bus.producer import Producer
 from bus.protocol import Handler, Headers
 from bus.settings import BusSettings
@@ -31,6 +32,7 @@ class KafkaBus:
         self._producer = Producer(settings)
         self._reader: AIOKafkaConsumer | None = None
         self._opening_reader = asyncio.Lock()
+        self._places = PlaceReader(settings, self._blobs)
 
     @property
     def blobs(self) -> BlobStore:
@@ -44,6 +46,7 @@ class KafkaBus:
     async def stop(self) -> None:
         """Send what is pending and disconnect. Stop lanes and close tails first."""
         await self._producer.stop()
+        await self._places.close()
         reader, self._reader = self._reader, None
         if reader is not None:
             await close_consumer(reader)
@@ -97,13 +100,18 @@ class KafkaBus:
         start: Start = "earliest",
         partitions: Sequence[int] | None = None,
         until_end: bool = False,
+        resolved: bool = True,
     ) -> AsyncGenerator[Delivery, None]:
         """See `Bus.tail`."""
         wanted = {
             topic: await self._producer.partitions(topic) if partitions is None else partitions for topic in topics
         }
-        async for delivery in read(self.settings, self._blobs, wanted, start, until_end=until_end):
+        async for delivery in read(self.settings, self._blobs, wanted, start, until_end=until_end, resolved=resolved):
             yield delivery
+
+    async def at(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Delivery]:
+        """See `Bus.at`."""
+        return await self._places.read(topic, partition, offsets)
 
     async def end_offsets(self, topic: str) -> dict[int, int]:
         """The ends of a topic; see `Bus.end_offsets`."""

@@ -187,6 +187,7 @@ class MemoryBus:
         start: Start = "earliest",
         partitions: Sequence[int] | None = None,
         until_end: bool = False,
+        resolved: bool = True,
     ) -> AsyncGenerator[Delivery, None]:
         """See `Bus.tail`."""
         wanted = [(topic, n) for topic in topics for n in _chosen(partitions, len(self._log(topic)))]
@@ -201,12 +202,18 @@ class MemoryBus:
                     delivery = self._log(topic)[n][at[topic, n]]
                     at[topic, n] += 1
                     moved = True
-                    yield await resolve(delivery, self._blobs)
+                    yield await resolve(delivery, self._blobs) if resolved else delivery
             if until_end and all(at[p] >= end[p] for p in wanted):
                 return
             if not moved:
                 async with self._appended:
                     await self._appended.wait()
+
+    async def at(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Delivery]:
+        """See `Bus.at`."""
+        await self._wait_up(f"a look at {topic}", self._deadline_s)
+        log = self._log(topic)[partition]
+        return [await resolve(log[n], self._blobs) for n in sorted(set(offsets)) if 0 <= n < len(log)]
 
     async def end_offsets(self, topic: str) -> dict[int, int]:
         """See `Bus.end_offsets`."""

@@ -26,10 +26,12 @@ class Readable(Protocol):
         start: Start = "earliest",
         partitions: Sequence[int] | None = None,
         until_end: bool = False,
+        resolved: bool = True,
     ) -> AsyncGenerator[Delivery, None]:
         """Read along without a group: nothing is committed, every reader sees everything.
 
-        `until_end` stops at the end as it was at the beginning. Deliveries come resolved (claim checks) and undecoded.
+        `until_end` stops at the end as it was at the beginning. Deliveries come undecoded, and resolved (claim checks) unless
+        `resolved=False` says that headers and places are enough.
         """
         ...
 
@@ -80,6 +82,13 @@ class Bus(EventLog, LogReader, Protocol):
         """Where values above the claim-check limit are kept."""
         ...
 
+    async def at(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Delivery]:
+        """The records at these offsets, by offset, resolved; what retention has taken is left out.
+
+        Raises `BusUnavailableError` when Kafka doesn't answer in time.
+        """
+        ...
+
     async def start(self) -> None:
         """Connect; raises `BusUnavailableError` after the connect deadline."""
         ...
@@ -104,7 +113,7 @@ class Bus(EventLog, LogReader, Protocol):
     ) -> Lane:
         """A consumer of the group `name`: at least once, in order within a partition, committed after handling.
 
-        `component` names the dead-letter topics (default: `name`). `decode=False` hands records over undecoded, for
-        consumers of raw topics.
+        `component` names the dead-letter topics (default: `name`). `decode=False` hands records over as they stand, undecoded
+        and unresolved, for consumers of raw topics and of headers.
         """
         ...

@@ -55,6 +55,7 @@ async def read(
     start: Start,
     *,
     until_end: bool,
+    resolved: bool = True,
 ) -> AsyncGenerator[Delivery, None]:
     """Yield the records of these partitions from `start` on; see `Bus.tail`. Offsets that retention took are an error."""
     consumer = await open_reader(settings)
@@ -70,7 +71,8 @@ async def read(
                 for record in records:
                     if until_end and record.offset >= end[tp]:
                         break
-                    yield await _resolved(delivery_of(settings, record), blobs)
+                    delivery = delivery_of(settings, record)
+                    yield await resolved_patiently(delivery, blobs) if resolved else delivery
             if until_end:
                 # The position, not the last record: compaction may have taken the record before the end.
                 left = {tp for tp in left if await consumer.position(tp) < end[tp]}
@@ -124,7 +126,8 @@ async def _poll(consumer: AIOKafkaConsumer, tps: set[TopicPartition]) -> dict[To
     return polled
 
 
-async def _resolved(delivery: Delivery, blobs: BlobStore) -> Delivery:
+async def resolved_patiently(delivery: Delivery, blobs: BlobStore) -> Delivery:
+    """The delivery with its real value, however long the blob store is away."""
     while True:
         try:
             return await resolve(delivery, blobs)

@@ -27,6 +27,12 @@ _MAGIC: Final = 0
 _FRAME: Final = struct.Struct(">bI")
 _CONTENT_TYPE: Final = b"application/avro"
 
+# What a reader needs to count a record whose value it can't decode, and to know a result without fetching its tokens.
+_IN_HEADERS: Final = (
+    *("session_id", "group_id", "task_id", "policy_id", "lease_id", "writer", "call_seq", "type"),
+    *("status", "boundary", "reward", "revision"),
+)
+
 
 class MalformedRecordError(ValueError):
     """A value that can't be decoded: a poison record, for the dead-letter topic."""
@@ -105,8 +111,7 @@ def _headers(record: Record) -> list[tuple[str, bytes]]:
         ("ce_time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()).encode()),
         ("content-type", _CONTENT_TYPE),
     ]
-    # What a reader needs to count a record whose value it can't decode.
-    for name in ("session_id", "group_id", "policy_id", "lease_id", "writer", "call_seq", "type"):
+    for name in _IN_HEADERS:
         value = getattr(record, name, None)
         if value not in (None, ""):
             headers.append((name, _utf8(str(value)).encode()))

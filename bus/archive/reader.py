@@ -36,9 +36,13 @@ class ArchiveLog:
         start: Start = "earliest",
         partitions: Sequence[int] | None = None,
         until_end: bool = True,
+        resolved: bool = True,
     ) -> AsyncGenerator[Delivery, None]:
         """The records of these topics from `start` on, partition by partition in the order of offsets."""
-        del until_end  # there is nothing behind the end to wait for
+        del (
+            until_end,
+            resolved,
+        )  # there is nothing behind the end to wait for, and an archive holds the values themselves
         for topic in topics:
             for number in sorted(await self.end_offsets(topic)):
                 if partitions is None or number in partitions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.records.base import Boundary, Dialect, IdBytes, Json, LogprobBytes, MaskBytes, Record, Stage, Status
+from schemas.records.callback import Callback, CallbackState
 from schemas.records.completion import (
     CallError,
     CompletionDelivery,
@@ -59,6 +60,7 @@ RECORD_TYPES: tuple[type[Record], ...] = (
     Heartbeat,
     Control,
     BlobReference,
+    Callback,
 )
 
 __all__ = [
@@ -69,6 +71,8 @@ __all__ = [
     "CallDisposition",
     "CallError",
     "CallState",
+    "Callback",
+    "CallbackState",
     "CaptureGap",
     "CompletionDelivery",
     "CompletionRecord",

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from bus.errors import TopicMissingError
-from schemas.records import Trajectory
+from schemas.records import BlobReference, Trajectory
 
 TOPIC = "rollout.sessions"
 
@@ -97,6 +97,26 @@ class TailBehaviour:
         await bus.publish(record)
         (got,) = [d async for d in bus.tail([record.TOPIC], until_end=True)]
         assert got.decode() == record
+
+    async def test_unresolved_a_large_value_stays_a_reference(self, bus):
+        """Who needs headers and places only doesn't fetch blobs."""
+        await bus.publish(Trajectory(session_id="s-1", trajectory_id="y" * 300_000))
+        (got,) = [d async for d in bus.tail(["trajectory.built"], until_end=True, resolved=False)]
+        assert isinstance(got.decode(), BlobReference)
+        assert got.headers["session_id"] == b"s-1"
+
+    async def test_records_are_read_again_at_their_places(self, bus, event):
+        """Places in any order, near and far apart, with repetitions; one that isn't there is left out; large values come whole."""
+        places = [await bus.publish(event("s-1", str(number))) for number in range(100)]
+        partition = places[0].partition
+        wanted = [places[n].offset for n in (99, 3, 4, 3, 50)]
+        got = await bus.at(TOPIC, partition, [*wanted, places[99].offset + 10])
+        assert [d.decode().error for d in got] == ["3", "4", "50", "99"]
+        record = Trajectory(session_id="s-1", trajectory_id="y" * 300_000)
+        place = await bus.publish(record)
+        (whole,) = await bus.at(record.TOPIC, place.partition, [place.offset])
+        assert whole.decode() == record
+        assert await bus.at(TOPIC, partition, []) == []
 
     async def test_a_topic_that_is_not_there_is_named(self, bus):
         """Reading or writing an undeclared topic says how to declare it."""
