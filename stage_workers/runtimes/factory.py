@@ -20,6 +20,8 @@ class Runtimes:
     root: Path
     owner: str
     grace_s: float = 2.0
+    isolates_local: bool = False
+    """Whether `local` gets a network of its own for `network: model_only`; what it calls must then be listeners of the runtime."""
 
     kinds = ("local",)
 
@@ -29,4 +31,11 @@ class Runtimes:
             raise RuntimeFault(
                 f"this worker has no runtime `{spec.kind}`, only {', '.join(f'`{kind}`' for kind in self.kinds)}"
             )
-        return LocalRuntime(self.root, name, owner=self.owner, limits=Limits.of(spec), grace_s=self.grace_s)
+        return LocalRuntime(
+            self.root,
+            name,
+            owner=self.owner,
+            limits=Limits.of(spec),
+            grace_s=self.grace_s,
+            isolate=self.isolates_local and spec.network == "model_only",
+        )

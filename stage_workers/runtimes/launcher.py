@@ -1,6 +1,6 @@
-"""Runs between fork and exec of every program of runtime `local`: sets its limits, ties it to its worker, becomes it.
+"""Runs between fork and exec of every program of runtime `local`: enters its network, sets its limits, ties it to its worker, becomes it.
 
-Called as `python -I -S launcher.py NAME=VALUE,… WORKER_PID -- argv…`, on its own: it imports nothing of ours, so that it starts in
+Called as `python -I -S launcher.py NAME=VALUE,… WORKER_PID [USER_FD+NET_FD] -- argv…` (an empty text: no network of its own), on its own: it imports nothing of ours, so that it starts in
 a few milliseconds. A program that can't be executed ends with 127 (not found) or 126, as in a shell.
 """
 
@@ -13,6 +13,8 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
 _RESOURCES = {
     "data": resource.RLIMIT_DATA,
     "nproc": resource.RLIMIT_NPROC,
@@ -23,9 +25,15 @@ _RESOURCES = {
 
 def main(argv: list[str]) -> int:
     """Never returns when the program could be executed."""
-    limits, worker_pid, _separator, *program = argv
-    # A worker that is killed takes its programs with it: nobody could enforce their deadlines any more.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    limits, worker_pid, spaces, _separator, *program = argv
+    libc = ctypes.CDLL(None, use_errno=True)
+    for space, kind in zip(filter(None, spaces.split("+")), (_CLONE_NEWUSER, _CLONE_NEWNET), strict=False):
+        if libc.setns(int(space), kind) != 0:
+            sys.stderr.write(f"the session's network can't be entered: {os.strerror(ctypes.get_errno())}\n")
+            return 126
+        os.close(int(space))
+    # After the namespaces, since entering one takes this tie away. A worker that is killed takes its programs with it: nobody could enforce their deadlines any more.
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(worker_pid):
         return 1
     for item in filter(None, limits.split(",")):

@@ -1,7 +1,8 @@
-"""Runtime `local`: a directory and a process group on this machine, for trusted programs.
+"""Runtime `local`: a directory and a process group on this machine.
 
 Each session has its own working directory, HOME and TMPDIR, an environment that starts empty, resource limits, and a marker by
-which its processes are found again. Nothing keeps a program from reading the rest of the machine: hence `is_trusted`.
+which its processes are found again. Isolated, its programs live in user and network namespaces of their own: they reach the
+listeners that were opened for them, and no other address. The machine's files they see in any case, as the worker's user does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import structlog
 from stage_workers.output import HeadAndTail
 from stage_workers.runtimes import launcher
 from stage_workers.runtimes.base import ExecResult, Limits, Listener, OnOutput, RuntimeFault, Stream
-from stage_workers.runtimes.network import listen_here
+from stage_workers.runtimes.network import NetworkSpace, listen_here
 from stage_workers.runtimes.processes import Family, exit_of, is_alive, kill_family
 
 log = structlog.get_logger(__name__)
@@ -39,16 +40,31 @@ _DRAIN_S = 5.0
 class LocalRuntime:
     """A session's directory under `root`, and the programs that run there."""
 
-    is_trusted = True
-
     def __init__(
-        self, root: Path, name: str, *, owner: str, limits: Limits | None = None, grace_s: float = 2.0
+        self,
+        root: Path,
+        name: str,
+        *,
+        owner: str,
+        limits: Limits | None = None,
+        grace_s: float = 2.0,
+        isolate: bool = False,
     ) -> None:
-        """`owner` is the marker's first part, shared by all runtimes of one worker incarnation; `name` is unique under it."""
+        """`owner` is the marker's first part, shared by all runtimes of one worker incarnation; `name` is unique under it.
+
+        `isolate` asks for a network of its own; where the machine allows none, a warning says so and the runtime stays trusted.
+        """
         self._root = root.resolve() / name
         self._marker = f"{MARKER_VARIABLE}={owner}/{name}"
         self._limits = limits or Limits()
         self._grace_s = grace_s
+        self._isolate = isolate
+        self._space: NetworkSpace | None = None
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its programs reach whatever this machine reaches."""
+        return self._space is None
 
     @property
     def workdir(self) -> str:
@@ -68,6 +84,11 @@ class LocalRuntime:
                 (self._root / name).mkdir(parents=True, mode=0o700)
         except OSError as error:
             raise RuntimeFault(f"the session's directory {self._root} can't be made: {error}") from error
+        if self._isolate and self._space is None:
+            try:
+                self._space = await NetworkSpace.new()
+            except RuntimeFault as fault:
+                log.warning("network.shared", runtime=str(self._root), why=str(fault))
 
     async def exec(
         self,
@@ -126,8 +147,8 @@ class LocalRuntime:
         )
 
     async def listen(self) -> Listener:
-        """A socket on this machine's loopback."""
-        return listen_here()
+        """A socket on the loopback of its network: its own, or this machine's."""
+        return listen_here() if self._space is None else await self._space.listen()
 
     async def upload(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Writes a file and its directories."""
@@ -158,6 +179,8 @@ class LocalRuntime:
         left = await kill_family(Family(marker=self._marker.encode(), directory=str(self._root)))
         if left:
             log.error("process.unkillable", runtime=str(self._root), left=left)
+        if self._space is not None:
+            self._space.close()
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
     async def _spawn(
@@ -171,6 +194,7 @@ class LocalRuntime:
         environment["PATH"] = os.pathsep.join((*path_dirs, own_path))
         name, _, value = self._marker.partition("=")
         environment[name] = value
+        space = () if self._space is None else (self._space.user_fd, self._space.net_fd)
         try:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -179,10 +203,12 @@ class LocalRuntime:
                 launcher.__file__,
                 _limits_text(self._limits),
                 str(os.getpid()),
+                "+".join(map(str, space)),
                 "--",
                 *argv,
                 cwd=cwd,
                 env=environment,
+                pass_fds=space,
                 stdin=asyncio.subprocess.PIPE if has_stdin else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
