@@ -2,7 +2,9 @@
 
 Sessions grow turn by turn through a real proxy, each turn on top of all before it. At some turns the same engine is asked directly, with
 as many prompt ids: the difference is what the proxy adds, and it should hardly grow. The records are then read back from Kafka, and
-weighed as they were sent, deltas, and as they would be if each held its whole prompt and conversation.
+weighed as deltas and as they would be if each held its whole prompt and conversation: their values, each compressed, wherever they lie
+(`lineage_record_bytes`), and all that the same bus sends for them, batch, key and headers, with a blob in place of a value that is too
+large (`lineage_sent_bytes`; blobs aren't compressed).
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from typing import Any
 import aiohttp
 import cramjam
 import orjson
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from bus import BusSettings, SessionCall, connect, read_session
+from bus.settings import CLAIM_CHECK_BYTES, MAX_BATCH_BYTES
 from capture_proxy.engines.sglang_wire import ECHO_IDS
 from schemas.codec import encode
-from schemas.records import CompletionRecord
+from schemas.records import BlobReference, CompletionRecord
 from tests.bench.context import Bench
 from tests.bench.errors import BenchError
 from tests.bench.processes import ROOT
@@ -34,6 +38,10 @@ NEW_CHARS = 2_500
 SYSTEM_CHARS = 26_000
 """With the tools a first prompt of about 9,000 tokens. The CLIs' own are between 1,500 (Pi) and 19,000 (Claude Code)."""
 CONTEXT_LENGTH = 262_144
+_ZSTD = 4
+"""Its number in a batch's attributes."""
+_ZSTD_LEVEL = 3
+"""As the producer has it."""
 AROUND = 2
 """Samples are taken at a turn and at so many beside it."""
 
@@ -184,11 +192,14 @@ async def _weigh(settings: BusSettings, session_id: str, turns: int) -> list[Met
         calls = [call async for call in read_session(bus, session_id)][:turns]
     if len(calls) != turns or any(call.call.problem for call in calls):
         raise BenchError(f"{len(calls)} of {turns} calls came back: {[call.call.problem for call in calls]}")
-    delta = sum(_sent(call.record) for call in calls)
-    full = sum(_sent(_whole(call)) for call in calls)
+    delta = sum(_compressed(call.record) for call in calls)
+    full = sum(_compressed(_whole(call)) for call in calls)
+    sent = [_as_sent(call.record) for call in calls]
+    sent_full = [_as_sent(_whole(call)) for call in calls]
     ids_delta = sum(len(call.record.suffix_ids) // 4 for call in calls)
     return [
         compared(f"lineage_record_bytes_{WEIGHED_TURNS}_turns", delta, "B", full),
+        compared(f"lineage_sent_bytes_{WEIGHED_TURNS}_turns", sum(sent), "B", sum(sent_full)),
         compared(
             f"lineage_prompt_ids_{WEIGHED_TURNS}_turns", ids_delta, "ids", sum(call.call.prompt_len for call in calls)
         ),
@@ -207,5 +218,17 @@ def _whole(call: SessionCall) -> CompletionRecord:
     )
 
 
-def _sent(record: CompletionRecord) -> int:
-    return len(bytes(cramjam.zstd.compress(encode(record).value)))
+def _compressed(record: CompletionRecord) -> int:
+    return len(bytes(cramjam.zstd.compress(encode(record).value, level=_ZSTD_LEVEL)))
+
+
+def _as_sent(record: CompletionRecord) -> int:
+    """The bytes of a record's batch, alone in it as a session's records are, and of its blob where it has one."""
+    encoded = encode(record)
+    value, blob = encoded.value, 0
+    if len(value) > CLAIM_CHECK_BYTES:
+        blob = len(value)
+        value = encode(BlobReference(record_name=record.NAME, url="file:///" + "b" * 64, sha256="b" * 64)).value
+    batch = DefaultRecordBatchBuilder(2, _ZSTD, 0, 1, 0, 0, MAX_BATCH_BYTES)
+    batch.append(0, record.started_at, encoded.key, value, encoded.headers)
+    return len(batch.build()) + blob
