@@ -50,6 +50,7 @@ class Flow:
                 if not await self._init.run(session):
                     return
                 command = await self._command(session)
+                self._postrun.prewarm(session)
                 await self._running.run(session, command)
                 if session.ending is not None and session.ending.kind is EndingKind.OVER:
                     return
@@ -83,5 +84,7 @@ class Flow:
         finally:
             if session.runtime is not None and not self._kit.settings.keep_work:
                 await session.runtime.stop()
+            if session.fresh is not None:
+                await session.fresh.discard()
             self._kit.holdings.remove(session)
             self._kit.nudge()

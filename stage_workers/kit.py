@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bus import Bus
 from harnesses import Adapter, Installed
 from schemas.records import SessionEventType
 from stage_workers.admin import AdminClient
 from stage_workers.facts import FactQueue
+from stage_workers.guard import ProxyGuard
+from stage_workers.model_socket.exchange import Budget
 from stage_workers.proxies import ProxyView
 from stage_workers.runtimes import RuntimeFactory
 from stage_workers.sessions import Holdings, Session
@@ -40,8 +43,12 @@ class Kit:
     holdings: Holdings
     proxies: ProxyView
     admin: AdminClient
+    guard: ProxyGuard
+    budget: Budget
     runtimes: RuntimeFactory
     install: Installer
+    bus: Bus
+    """For what is read along, and for artifacts; facts go through `facts`, so that they keep their order."""
     nudge: Callable[[], None]
     """Says that slots or holdings changed, so that the next heartbeat shouldn't wait."""
     now_ms: Callable[[], int] = now_ms

@@ -20,9 +20,11 @@ from stage_workers.commands import Commands
 from stage_workers.errors import EndingKind
 from stage_workers.facts import FactQueue
 from stage_workers.flow import Flow
+from stage_workers.guard import ProxyGuard
 from stage_workers.health import COMPONENT, Health
 from stage_workers.heartbeat import HeartbeatLoop
 from stage_workers.kit import Installer, Kit, logs_dir, now_ms
+from stage_workers.model_socket.exchange import Budget
 from stage_workers.proxies import ProxyView
 from stage_workers.reaper import owner_of, prune_logs, reap, runtimes_dir, state_lock
 from stage_workers.runtimes.factory import Runtimes
@@ -95,15 +97,21 @@ class WorkerService:
             owner=f"{owner_of(settings.state_dir, settings.worker_id)}/{self.incarnation}",
             grace_s=settings.kill_grace_s,
         )
+        proxies = ProxyView(settings.proxy_fresh_s, now_ms)
         kit = Kit(
             settings=settings,
             incarnation=self.incarnation,
             facts=facts,
             holdings=holdings,
-            proxies=ProxyView(settings.proxy_fresh_s, now_ms),
+            proxies=proxies,
             admin=admin,
+            guard=ProxyGuard(
+                admin, proxies, every_s=settings.probe_every_s, deadline_s=settings.probe_deadline_s
+            ),
+            budget=Budget(settings.resend_total_bytes),
             runtimes=runtimes,
             install=self._install,
+            bus=self._bus,
             nudge=heartbeat.nudge,
         )
         flow = Flow(kit)

@@ -11,6 +11,7 @@ from harnesses import Adapter, Installed
 from schemas.records import Boundary, Held, SessionEvent, SessionEventType, SessionSpec, Stage, StageCommand, Status
 from schemas.task import TaskSpec
 from stage_workers.errors import EndingKind, SessionOver
+from stage_workers.fresh import FreshRuntime
 from stage_workers.proxies import ProxyNode
 from stage_workers.runtimes import Runtime
 
@@ -58,7 +59,9 @@ class Session:
     adapter: Adapter | None = None
     installed: Installed = field(default_factory=Installed)
     runtime: Runtime | None = None
-    lease: OpenLease | None = None
+    fresh: FreshRuntime | None = None
+    leases: list[OpenLease] = field(default_factory=list)
+    """The writers that were opened, in their order; the last one is in use."""
     writers: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
     run_command: asyncio.Future[StageCommand] = field(default_factory=_future)
@@ -80,6 +83,11 @@ class Session:
             lease_id=self.lease_id,
             stage=self.stage,
         )
+
+    @property
+    def lease(self) -> OpenLease | None:
+        """The writer in use."""
+        return self.leases[-1] if self.leases else None
 
     def event(self, kind: SessionEventType, at: int, **fields: object) -> SessionEvent:
         """A fact of this session, with everything that says whose it is."""

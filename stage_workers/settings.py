@@ -32,6 +32,15 @@ class WorkerSettings(BaseModel):
     seal_deadline_s: float = Field(
         default=45.0, gt=0, description="to seal there; past it the assembler's grace decides"
     )
+    probe_every_s: float = Field(default=2.0, gt=0, description="between looks at a proxy that keeps a harness waiting")
+    probe_deadline_s: float = Field(
+        default=6.0, gt=0, description="a proxy that doesn't answer a look for so long is frozen: its leases move"
+    )
+    hold_s: float = Field(default=300.0, gt=0, description="how long a harness' connection is held while no proxy is there")
+    resend_bytes: int = Field(
+        default=32 * 1024 * 1024, ge=0, description="of one request that are kept until its answer begins"
+    )
+    resend_total_bytes: int = Field(default=512 * 1024 * 1024, ge=0, description="of all of them")
     run_command_wait_s: float = Field(default=60.0, gt=0, description="from the fact `granted` to the command to run")
     kill_grace_s: float = Field(default=2.0, ge=0, description="from SIGTERM to SIGKILL at a time-out")
     drain_s: float = Field(default=0.0, ge=0, description="how long a stopping worker lets its sessions go on")
@@ -40,4 +49,7 @@ class WorkerSettings(BaseModel):
     )
     log_limit_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, description="of each output stream of a harness")
     keep_logs: int = Field(default=2000, ge=0, description="sessions whose logs are kept; the oldest go first")
+    artifact_retention_s: float = Field(
+        default=14 * 86_400.0, ge=0, description="how long patches, logs and outputs of gradings are kept; 0: for ever"
+    )
     keep_work: bool = Field(default=False, description="leave sessions' directories behind, to look into them")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
-from schemas.records import Status
+from schemas.records import Status, Trajectory
 from schemas.task import TaskSpec
+from stage_workers.evaluators.artifacts import Artifacts
 from stage_workers.runtimes import Runtime
+
+Place = Literal["session", "fresh", "either"]
+"""Where an evaluator grades: in the runtime as the harness left it, in one of its own, or where the task says."""
 
 
 class EvaluatorError(Exception):
@@ -19,23 +23,55 @@ class EvaluatorError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """One named number, and what it was read off."""
+    """One named number, and what it was read off; `trace_values` has one number for each trace of the trajectory, in order."""
 
     name: str
     value: float
     details: Mapping[str, object] = field(default_factory=dict)
+    trace_values: Sequence[float] | None = None
+
+
+async def no_trajectory() -> Trajectory:
+    """Stands where nobody can tell a trajectory. Raises EvaluatorError."""
+    raise EvaluatorError("there is no trajectory to be had here")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationContext:
-    """What an evaluator sees: the task, the runtime as the harness left it, and how the run ended."""
+    """What an evaluator sees: the task, how the run ended, and the places and values that it may ask for.
+
+    `runtime` is the session's as the harness left it; None when a session that is over is graded again. `fresh` is the
+    evaluator's own, prepared; None where none was asked for. `trajectory()` waits until it is built.
+    """
 
     session_id: str
     task: TaskSpec
-    runtime: Runtime
+    runtime: Runtime | None
     status: Status
     exit_code: int | None
     evaluate_s: float
+    fresh: Runtime | None = None
+    artifacts: Artifacts = field(default_factory=Artifacts)
+    trajectory: Callable[[], Awaitable[Trajectory]] = no_trajectory
+
+    @property
+    def left_runtime(self) -> Runtime:
+        """The runtime as the harness left it. Raises EvaluatorError when it is gone."""
+        if self.runtime is None:
+            raise EvaluatorError("this evaluator looks at the runtime as the harness left it, and that one is gone")
+        return self.runtime
+
+    @property
+    def place(self) -> Runtime:
+        """Where to grade: the fresh runtime where there is one, else the session's. Raises EvaluatorError."""
+        return self.fresh or self.left_runtime
+
+    @property
+    def own_runtime(self) -> Runtime:
+        """The fresh runtime. Raises EvaluatorError where none was prepared."""
+        if self.fresh is None:
+            raise EvaluatorError("this evaluator needs a fresh runtime, and none was prepared")
+        return self.fresh
 
 
 class Evaluator(Protocol):
@@ -46,7 +82,7 @@ class Evaluator(Protocol):
 
 
 class EvaluatorType(Protocol):
-    """A class of evaluators, as the registry holds it."""
+    """A class of evaluators, as the registry holds it. A class without `PLACE` grades in the session's runtime or where asked."""
 
     @property
     def NAME(self) -> str:  # noqa: N802  # a class's constant
@@ -75,3 +111,35 @@ def text_option(given: Mapping[str, object], option: str, default: str | None = 
     if not isinstance(value, str) or not value.strip():
         raise EvaluatorError(f"evaluator.options.{option}: must be a text that isn't empty")
     return value
+
+
+def choice_option(given: Mapping[str, object], option: str, choices: Sequence[str]) -> str:
+    """One of some words; the first is the default. Raises EvaluatorError."""
+    value = given.get(option, choices[0])
+    if value not in choices:
+        raise EvaluatorError(f"evaluator.options.{option}: must be one of {', '.join(choices)}, not {value!r}")
+    return str(value)
+
+
+def seconds_option(given: Mapping[str, object], option: str, default: float) -> float:
+    """A number of seconds above 0. Raises EvaluatorError."""
+    value = given.get(option, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise EvaluatorError(f"evaluator.options.{option}: must be a number of seconds above 0, not {value!r}")
+    return float(value)
+
+
+def texts_option(given: Mapping[str, object], option: str, default: Sequence[str] = ()) -> list[str]:
+    """A list of texts. Raises EvaluatorError."""
+    value = given.get(option, list(default))
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise EvaluatorError(f"evaluator.options.{option}: must be a list of texts")
+    return [str(item) for item in value]
+
+
+def mapping_option(given: Mapping[str, object], option: str, *, required: bool = False) -> dict[str, object]:
+    """A mapping with texts as keys. Raises EvaluatorError."""
+    value = given.get(option, None if required else {})
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise EvaluatorError(f"evaluator.options.{option}: must be a mapping")
+    return dict(value)

@@ -40,7 +40,7 @@ class CommandEvaluator:
             "POLYNYA_SESSION_ID": context.session_id,
         }
         try:
-            result = await context.runtime.exec(["/bin/sh", "-c", self._command], timeout_s=context.evaluate_s, env=env)
+            result = await context.place.exec(["/bin/sh", "-c", self._command], timeout_s=context.evaluate_s, env=env)
         except RuntimeFault as error:
             raise EvaluatorError(f"the command could not be run: {error}") from error
         if result.timed_out:

@@ -8,6 +8,7 @@ import structlog
 
 import harnesses
 from schemas.records import Boundary, SessionEventType, Stage, Status
+from stage_workers import evaluators
 from stage_workers.errors import SessionOver, StageFault
 from stage_workers.kit import Kit
 from stage_workers.runtimes import RuntimeFault
@@ -57,6 +58,11 @@ class InitPool:
             session.installed = await asyncio.to_thread(self._kit.install, session.adapter)
         except harnesses.HarnessError as error:
             raise StageFault(Boundary.HARNESS, str(error)) from error
+        try:
+            evaluators.check(task.evaluator)
+        except evaluators.EvaluatorError as error:
+            # Now, and not after the run: what the grading needs must be here.
+            raise StageFault(Boundary.EVALUATOR, str(error)) from error
         try:
             name = f"{session.session_id}.{session.attempt}.{session.round}"
             session.runtime = self._kit.runtimes(task.runtime, name)
