@@ -12,7 +12,7 @@ APART  := deep or faults or all_wires
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-all-wires test-deep test-sdks conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
+.PHONY: help setup demo chaos test test-fast test-all-wires test-deep test-sdks conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
 	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
+
+chaos: $(READY) ## a storm of SIGKILLs over a whole fleet, at most 36 minutes: [SEED=n] [SESSIONS=n] [MINUTES=n]
+	@$(BIN)/polynya harness install pi
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 test-faults: $(READY) ## six real harnesses against ten faults of the engine, compared with docs/harness-faults.md (a quarter of an hour)
 	@$(BIN)/polynya harness install

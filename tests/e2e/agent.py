@@ -1,12 +1,15 @@
 """A small agent of the standard library alone, run by the `shell` harness: streams chat completions and runs a tool loop.
 
 It journals every finished answer that it received (the completion's id and the tool calls) and tries again when a call
-fails, as real harnesses do. usage: agent.py BASE_URL KEY JOURNAL INSTRUCTION
+fails, as real harnesses do; `tries=N` in the instruction says how often. usage: agent.py BASE_URL KEY JOURNAL INSTRUCTION
 """
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
+import re
 import sys
 import time
 import urllib.request
@@ -54,31 +57,31 @@ def call(base_url: str, key: str, messages: list[dict[str, object]]) -> dict[str
     return {"id": call_id, "text": text, "calls": list(calls.values()), "finish": finish}
 
 
-def patient(base_url: str, key: str, messages: list[dict[str, object]]) -> dict[str, object]:
+def patient(base_url: str, key: str, messages: list[dict[str, object]], tries: int) -> dict[str, object]:
     """A call that is tried again when it fails, with a pause that grows."""
-    for attempt in range(TRIES):
+    for attempt in range(tries):
         try:
             return call(base_url, key, messages)
-        except OSError as error:
-            if attempt == TRIES - 1:
+        except (OSError, http.client.HTTPException, RuntimeError) as error:
+            if attempt == tries - 1:
                 raise
             print(f"retry: {error!r}", file=sys.stderr)
-        except RuntimeError as error:
-            if attempt == TRIES - 1:
-                raise
-            print(f"retry: {error!r}", file=sys.stderr)
-        time.sleep(0.3 * 2**attempt)
+        time.sleep(min(5.0, 0.3 * 2**attempt))
     raise AssertionError("unreachable")
 
 
 def main() -> int:
     """Call, run the tools, call again, until the model only speaks."""
     base_url, key, journal, instruction = sys.argv[1:5]
+    asked = re.search(r"\btries=(\d+)", instruction)
+    tries = int(asked.group(1)) if asked else TRIES
     messages: list[dict[str, object]] = [{"role": "user", "content": instruction}]
     while True:
-        answer = patient(base_url, key, messages)
+        answer = patient(base_url, key, messages, tries)
         with Path(journal).open("a", encoding="utf-8") as file:
             file.write(json.dumps(answer) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # what it has received survives it
         message: dict[str, object] = {"role": "assistant", "content": answer["text"]}
         calls: list[dict[str, str]] = answer["calls"]  # type: ignore[assignment]
         if calls:

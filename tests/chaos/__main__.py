@@ -1,0 +1,61 @@
+"""`make chaos`: one long storm. usage: python -m tests.chaos [--seed N] [--sessions N] [--minutes N] [--keep]."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from tests.chaos.storm import Options, storm
+
+CALM_SHARE = 0.3
+"""Of the time: for what is left to end after the last blow."""
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the plan and the load (drawn and printed when absent)"
+    )
+    parser.add_argument("--sessions", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=36.0, help="at the most, from the first blow to the verdict")
+    parser.add_argument("--slots", type=int, default=6, help="sessions that a worker runs at once")
+    parser.add_argument("--pi-share", type=float, default=0.1, help="of the groups")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a storm without violations")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one storm; 1 when something must not be."""
+    chosen = parse(arguments)
+    seed = secrets.randbelow(1_000_000) if chosen.seed is None else chosen.seed
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(40)
+    )  # what the driver's own clients meet is no news
+    root = Path(tempfile.mkdtemp(prefix=f"polynya-chaos-{seed}-"))
+    whole_s = chosen.minutes * 60
+    options = Options(
+        seed=seed,
+        sessions=chosen.sessions,
+        storm_s=whole_s * (1 - CALM_SHARE),
+        calm_s=whole_s * CALM_SHARE,
+        run_slots=chosen.slots,
+        pi_share=chosen.pi_share,
+    )
+    print(f"chaos: seed {seed}, {chosen.sessions} sessions, at most {chosen.minutes:g} minutes, in {root}", flush=True)
+    verdict, text = asyncio.run(storm(options, root, lambda line: print(line, flush=True)))
+    print(text, flush=True)
+    if verdict.is_clean and not chosen.keep:
+        shutil.rmtree(root, ignore_errors=True)
+    return 0 if verdict.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
