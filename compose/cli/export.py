@@ -47,7 +47,7 @@ async def completions(
     file: Annotated[Path, typer.Argument(help="the Parquet file to write")],
     *,
     from_time: Annotated[
-        str | None, typer.Option("--from", help="records from then on: ISO 8601, 2h, epoch ms")
+        str | None, typer.Option("--from", help="calls recorded from then on: ISO 8601, 2h, epoch ms")
     ] = None,
     policy: Annotated[str | None, typer.Option(help="only this policy's calls")] = None,
     session: Annotated[str | None, typer.Option(help="only this session, by its whole id")] = None,

@@ -15,6 +15,10 @@ from compose.errors import CommandError, usage
 from compose.settings import load
 
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
+_DATE_DIGITS = 8
+"""20260501 is a date; as epoch milliseconds it would be a morning of 1970."""
+_MS_DIGITS = 12
+"""Epoch milliseconds since March 1973; fewer are seconds, years or slips. 0 alone is the beginning."""
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -38,18 +42,32 @@ async def open_log(archive: Path | None) -> AsyncIterator[LogReader]:
 
 
 def point_in_time(option: str, text: str | None) -> int | None:
-    """UTC epoch ms of `earliest`/`latest` (None: no limit), epoch ms, ISO 8601 or `2h` (ago); a usage error otherwise."""
-    if text is None or text in ("earliest", "latest"):
+    """UTC epoch ms of ISO 8601, `2h` (ago) or epoch ms; None for no limit (`earliest`, of `--to` `latest`); else a usage error."""
+    if text is None or text == ("latest" if option == "--to" else "earliest"):
         return None
-    if text.isdigit():
-        return int(text)
     if ago := _AGO.fullmatch(text):
         return int(time.time() * 1000) - int(ago[1]) * _UNIT_MS[ago[2]]
+    if text.isdecimal() and len(text) != _DATE_DIGITS:
+        if text != "0" and len(text) < _MS_DIGITS:
+            raise usage(
+                f"{option} {text!r} is no point in time: epoch milliseconds have {_MS_DIGITS} digits or more",
+                hint=_hint(option),
+            )
+        return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as exc:
-        raise usage(
-            f"{option} {text!r} is no point in time",
-            hint=f"{option} 2026-05-01T12:00:00Z, {option} 2h, or epoch milliseconds",
-        ) from exc
+        raise usage(f"{option} {text!r} is no point in time", hint=_hint(option)) from exc
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def time_span(from_time: str | None, to_time: str | None) -> tuple[int | None, int | None]:
+    """What `--from` and `--to` say, in UTC epoch ms; a usage error also for a span that ends before it begins."""
+    begin, end = point_in_time("--from", from_time), point_in_time("--to", to_time)
+    if begin is not None and end is not None and begin >= end:
+        raise usage(f"--from {from_time} isn't before --to {to_time}: nothing lies between them")
+    return begin, end
+
+
+def _hint(option: str) -> str:
+    return f"{option} 2026-05-01T12:00:00Z, {option} 2026-05-01, {option} 2h, or epoch milliseconds"

@@ -14,7 +14,7 @@ import typer
 
 from compose.cli.connect import bus_settings, open_bus
 from compose.cli.console import async_command, err, is_live, out, print_json
-from compose.cli.log_source import open_log, point_in_time
+from compose.cli.log_source import open_log, time_span
 from compose.errors import CommandError, usage
 from compose.settings import load
 
@@ -52,7 +52,7 @@ async def replay(
     from stream_processors.replay import replay as run_replay
 
     options = {k: v for k, v in (("drift", drift), ("end_of_turn_id", end_of_turn_id)) if v is not None}
-    span = (point_in_time("--from", from_time), point_in_time("--to", to_time))
+    span = time_span(from_time, to_time)
     arguments = [from_time, to_time, builder, options, sorted(session or ()), str(archive or "")]
     checkpoint = Checkpoint(_checkpoint_path(to_), arguments, span)
     if fresh:

@@ -12,6 +12,7 @@ from rich.table import Table
 from bus import Bus
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out, print_json
+from compose.cli.log_source import point_in_time
 from compose.errors import usage
 from compose.records_json import as_json as record_json
 from compose.runtime_info import running_info
@@ -131,14 +132,14 @@ async def tail(
     topic: Annotated[str, typer.Argument(help="a topic of the catalogue, or a dead-letter topic")],
     *,
     decode: Annotated[bool, typer.Option("--decode", help="decode the records")] = False,
-    start: Annotated[str, typer.Option("--from", help="earliest, latest, or epoch milliseconds")] = "earliest",
+    start: Annotated[str, typer.Option("--from", help="earliest, latest, ISO 8601, 2h, epoch ms")] = "earliest",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on when the end is reached")] = False,
     limit: Annotated[int, typer.Option(help="stop after this many records (0: no limit)")] = 0,
 ) -> None:
     """Print a topic's records, one JSON line each."""
     if topic not in TOPICS and not topic.endswith(".dead"):
         raise usage(f"no topic {topic!r} in the catalogue", hint=f"one of {', '.join(TOPICS)}")
-    position: Any = start if start in ("earliest", "latest") else _epoch_ms(start)
+    position: Any = start if start in ("earliest", "latest") else point_in_time("--from", start)
     printed = 0
     async with open_bus(load()) as bus:
         async for delivery in bus.tail([topic], start=position, until_end=not follow):
@@ -163,10 +164,3 @@ async def tail(
                 return
     if not printed:
         sys.stderr.write(f"{topic} holds no records from {start}\n")
-
-
-def _epoch_ms(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as exc:
-        raise usage(f"--from {text!r} is neither earliest, latest nor epoch milliseconds") from exc

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bus import Delivery, Start, is_retriable
+from bus import Start
 from bus.protocol import LogReader
 from schemas import arrays, json_text
-from schemas.records import CompletionDelivery, CompletionRecord, Record
-from schemas.resolve import ResolvedCall, Resolver
+from schemas.resolve import ResolvedCall
+from trainer_sink.export.lease_reader import OpenLease, read_leases
 from trainer_sink.export.parquet import ExportDependencyError, sync
 
-TOPIC: Final = "capture.completions"
 BATCH_BYTES: Final = 32 << 20
 """Tokens of so many bytes are one row group."""
 
@@ -35,15 +32,6 @@ class CompletionsReport:
     unreadable: int = 0
 
 
-@dataclass(slots=True)
-class _Open:
-    """One lease until its last record: its calls, where they stand, and what is known of their deliveries."""
-
-    resolver: Resolver = field(default_factory=Resolver)
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    delivered: dict[str, bool] = field(default_factory=dict)
-
-
 async def export_completions(
     log: LogReader,
     path: Path,
@@ -54,6 +42,7 @@ async def export_completions(
 ) -> CompletionsReport:
     """Write the calls on the log or in an archive, from `start` to the present end, to one Parquet file.
 
+    A session that began before `start` is read from its beginning, so that later prompts are whole; its earlier calls have no row.
     Rows are ordered by partition, then by the end of their lease, then by writer and call number. The file appears whole or
     not at all. Raises ExportDependencyError without pyarrow, UnknownSchemaIdError for records of a newer release.
     """
@@ -70,7 +59,7 @@ async def export_completions(
     size = 0
     try:
         with pq.ParquetWriter(part, schema(), compression="zstd") as writer:
-            async for lease in _leases(log, start, session_id, report):
+            async for lease in read_leases(log, start, session_id):
                 for row in _rows(lease, policy_id, report):
                     rows.append(row)
                     size += row["prompt_ids"].nbytes + row["output_ids"].nbytes
@@ -86,52 +75,9 @@ async def export_completions(
     return report
 
 
-async def _leases(
-    log: LogReader, start: Start, session_id: str | None, report: CompletionsReport
-) -> AsyncGenerator[_Open, None]:
-    """Each lease once its last record is read, so that only leases that overlap are in memory."""
-    for partition in sorted(await log.end_offsets(TOPIC)):
-        last: dict[bytes, int] = {}
-        async for delivery in _read(log, start, partition, session_id):
-            last[delivery.headers.get("lease_id", b"")] = delivery.offset
-        leases: dict[bytes, _Open] = {}
-        async for delivery in _read(log, start, partition, session_id):
-            name = delivery.headers.get("lease_id", b"")
-            if name not in last:
-                continue  # came after the first look
-            lease = leases.setdefault(name, _Open())
-            _take(lease, delivery, report)
-            if last[name] == delivery.offset:
-                lease.resolver.give_up()
-                yield leases.pop(name)
-
-
-async def _read(log: LogReader, start: Start, partition: int, session_id: str | None) -> AsyncGenerator[Delivery, None]:
-    async with aclosing(log.tail([TOPIC], start=start, partitions=[partition], until_end=True)) as deliveries:
-        async for delivery in deliveries:
-            if not delivery.is_tombstone and session_id in (None, (delivery.key or b"").decode(errors="replace")):
-                yield delivery
-
-
-def _take(lease: _Open, delivery: Delivery, report: CompletionsReport) -> None:
-    try:
-        record: Record = delivery.decode()
-    except Exception as error:  # the record's boundary: an export counts poison, consumers set it aside
-        if is_retriable(error):
-            raise
-        report.unreadable += 1
-        return
-    if isinstance(record, CompletionRecord):
-        lease.resolver.add(record)
-        lease.places.setdefault(record.completion_id, (delivery.partition, delivery.offset))
-    elif isinstance(record, CompletionDelivery):
-        known = lease.delivered.get(record.completion_id, False)
-        lease.delivered[record.completion_id] = known or record.delivered
-
-
-def _rows(lease: _Open, policy_id: str | None, report: CompletionsReport) -> list[dict[str, Any]]:
-    calls = sorted(lease.resolver.calls.values(), key=lambda c: c.place)
-    wanted = [c for c in calls if policy_id is None or c.record.policy_id == policy_id]
+def _rows(lease: OpenLease, policy_id: str | None, report: CompletionsReport) -> list[dict[str, Any]]:
+    report.unreadable += lease.unreadable
+    wanted = [c for c in lease.calls() if policy_id is None or c.record.policy_id == policy_id]
     rows = [_row(call, lease) for call in wanted]
     report.rows += len(rows)
     report.sessions += bool(rows)
@@ -143,7 +89,7 @@ def _rows(lease: _Open, policy_id: str | None, report: CompletionsReport) -> lis
     return rows
 
 
-def _row(call: ResolvedCall, lease: _Open) -> dict[str, Any]:
+def _row(call: ResolvedCall, lease: OpenLease) -> dict[str, Any]:
     record = call.record
     partition, offset = lease.places[record.completion_id]
     same = [

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from bus.archive import archive
 from bus.memory import MemoryBus
 from compose.cli import main
-from compose.cli.log_source import point_in_time
+from compose.cli.log_source import point_in_time, time_span
 from compose.errors import CommandError
 from compose.replay_out import Checkpoint, FileOutput, TopicOutput, replay_topic
 from schemas.records import Trajectory
@@ -188,6 +188,10 @@ async def test_mistakes_are_named(archived: Path, tmp_path: Path) -> None:
         (["--builder", "nonsense"], "no builder"),
         (["--builder", "per_request", "--drift", "splice"], "no option"),
         (["--from", "yesterday"], "no point in time"),
+        (["--from", "latest"], "no point in time"),
+        (["--from", "1234567890"], "12 digits or more"),
+        (["--from", "1h", "--to", "2h"], "isn't before"),
+        (["--from", "2026-05-01", "--to", "20260501"], "isn't before"),
     ):
         done = await run("replay", "--archive", archived, "--out", tmp_path / "o.jsonl", *arguments)
         assert done.exit_code != 0
@@ -197,10 +201,13 @@ async def test_mistakes_are_named(archived: Path, tmp_path: Path) -> None:
 
 
 def test_points_in_time() -> None:
-    """ISO 8601 with and without a zone (then UTC), epoch ms, a while ago, no limit."""
+    """ISO 8601 with and without a zone (then UTC), a bare date, epoch ms, a while ago, no limit."""
     assert point_in_time("--from", "1970-01-01T00:00:01Z") == point_in_time("--from", "1970-01-01T00:00:01") == 1000
-    assert point_in_time("--from", "1234") == 1234
-    assert point_in_time("--from", "earliest") is point_in_time("--to", None) is None
+    assert point_in_time("--from", "1795992482527") == 1795992482527
+    assert point_in_time("--from", "0") == 0
+    assert point_in_time("--from", "20260501") == point_in_time("--from", "2026-05-01") == 1_777_593_600_000
+    assert point_in_time("--from", "earliest") is point_in_time("--to", None) is point_in_time("--to", "latest") is None
+    assert time_span("20260501", "20260502") == (1_777_593_600_000, 1_777_680_000_000)
     ago = point_in_time("--from", "2h")
     assert ago is not None
     assert abs(time.time() * 1000 - 7_200_000 - ago) < 60_000

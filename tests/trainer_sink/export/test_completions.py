@@ -15,7 +15,15 @@ from bus.archive import ArchiveLog, archive
 from bus.memory import MemoryBus
 from schemas import ids
 from schemas.arrays import pack_ids, pack_logprobs
-from schemas.records import CallError, CompletionDelivery, CompletionRecord, CompletionState, SessionSealed, VersionSpan
+from schemas.records import (
+    CallError,
+    CompletionDelivery,
+    CompletionRecord,
+    CompletionState,
+    SessionOpened,
+    SessionSealed,
+    VersionSpan,
+)
 from trainer_sink.export.completions import export_completions
 
 USER, TOOL = {"role": "user", "content": "u"}, {"role": "tool", "content": "r"}
@@ -155,3 +163,44 @@ async def test_documented_queries_run(tmp_path: Path, monkeypatch: pytest.Monkey
         done = await command("replay", "--archive", "archive", "--builder", builder, "--out", f"{builder}.parquet")
         assert done.exit_code == 0, done.output
     assert duckdb.sql(_queries()[number]).fetchall()
+
+
+def _opened(session: str, **fields: Any) -> SessionOpened:
+    return SessionOpened(session_id=session, lease_id=ids.lease_id(session, 1), **fields)
+
+
+class Clocked(MemoryBus):
+    """A log whose records say the time that the test says; tells from where it was read."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=1)
+        self.starts: list[Any] = []
+
+    def tail(self, *args: Any, **options: Any) -> Any:
+        """Notes where a reader begins."""
+        self.starts.append(options["start"])
+        return super().tail(*args, **options)
+
+
+@pytest.mark.parametrize("opening", [True, False], ids=["opening-known", "opening-lost"])
+async def test_a_session_is_read_from_its_beginning(
+    tmp_path: Path, opening: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls from a point in time on have whole prompts though their parents lie before it, and those have no row."""
+    hour = 3_600_000
+    now = 1_000 * hour
+    long_ago = now - 70 * hour
+    moments = [long_ago - hour, long_ago - hour, long_ago, long_ago, now, now + 1]
+    other = call(1, [9], [9], session="s2")
+    async with Clocked() as bus:
+        opened = _opened("s1") if opening else other
+        for moment, record in zip(moments, [other, opened, FIRST, _opened("s1", writer=2), SECOND, other], strict=True):
+            monkeypatch.setattr("bus.memory.time.time_ns", lambda moment=moment: moment * 1_000_000)
+            await bus.publish(record)
+        report = await export_completions(bus, tmp_path / "calls.parquet", start=now, session_id="s1")
+        starts = [start if isinstance(start, str) else (now - start) // hour for start in bus.starts]
+    (row,) = pq.read_table(tmp_path / "calls.parquet").to_pylist()
+    assert (row["call_seq"], row["prompt_ids"], row["prompt_problem"]) == (2, [1, 2, 10, 11, 50], "")
+    assert json.loads(row["messages"])[0] == USER
+    assert (report.rows, report.unresolved) == (1, {})
+    assert starts == ([0, 1, 8, 64, 512, 512] if opening else [0, 1, 8, 64, 512, "earliest"])
