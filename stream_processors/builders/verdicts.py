@@ -89,7 +89,8 @@ def judge(calls: list[Call], prompts: list[Place | None], tree: CallTree, policy
 
     A reply counts as received when it was delivered or when a later call continues it. Of repeated requests (same
     body, same prompt) that nothing continues, one that was received alone is the terminal one and supersedes the
-    others; with none or several received nobody can say which one the harness used: `terminal_ambiguous`.
+    others, and so is the last one received when all received before it are empty: that is why it was asked for. With
+    none or several received otherwise nobody can say which one the harness used: `terminal_ambiguous`.
     """
     problems = [content_problem(c, p, policy_id) for c, p in zip(calls, prompts, strict=True)]
     digests = [c.record.tokenizer_digest for c, p in zip(calls, problems, strict=True) if not p]
@@ -114,9 +115,19 @@ def _delivery_problem(i: int, twins: list[int], calls: list[Call], tree: CallTre
     is_one_continued = any(tree.is_continued[j] for j in others)
     received = [j for j in others if tree.is_continued[j] or calls[j].is_delivered]
     if calls[i].is_delivered:
-        return "terminal_ambiguous" if received and not is_one_continued else ""
+        if not received or is_one_continued:
+            return ""
+        *earlier, last = sorted([i, *received])
+        if is_empty(calls[last]) or not all(is_empty(calls[j]) for j in earlier):
+            return "terminal_ambiguous"
+        return "" if i == last else "superseded"
     if received:
         return "superseded"
     if others:
         return "terminal_ambiguous"
     return "undelivered" if calls[i].is_delivered is False else "delivery_unknown"
+
+
+def is_empty(call: Call) -> bool:
+    """Whether a reply has nothing for its reader: neither words nor tool calls. Thoughts alone are nothing."""
+    return not call.record.text.strip() and not call.record.tool_calls

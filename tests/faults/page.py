@@ -25,8 +25,8 @@ that it behaves. Everything between is real: the harness, the capture proxy, the
 * **next**: the following model call. *asks again*: the same request. *goes on*: the broken reply, or a part of it, stands in the
   history.
 * **waited**: from the end of the failed call to the next one, measured on a machine with other work.
-* **calls**, **trained**: model calls of the whole session, and those of them that are trained. `terminal_ambiguous`: two replies to one
-  prompt, both of them last, and nothing says which one the harness kept.
+* **calls**, **trained**: model calls of the whole session, and those of them that are trained. `superseded`: an empty
+  reply after which the harness asked again.
 * **the run**: *done*: the commands ran and the closing sentence arrived. *ends as if done, but isn't*: the harness reports
   success, the task isn't solved. Then grading by the outcome tells, not the harness.
 """

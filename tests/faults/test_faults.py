@@ -61,9 +61,9 @@ def test_a_failed_call_is_not_trained(trials: dict[tuple[str, str], Trial], pair
         assert (call.text, call.tool_calls) == ("", [])
     counts = trial.trajectory.counts
     assert counts.untrainable.get("failed", 0) == len(failed), trial.report()
-    # Asked again after a reply that was whole, but of no use to the CLI: both may stand at the end of the conversation.
+    # Asked again after a reply that was whole, but of no use to the CLI: what it got then is the answer.
     rest = {reason for reason in counts.untrainable if reason != "failed"}
-    assert rest <= ({"terminal_ambiguous"} if trial.fault.reply == "empty" else set()), trial.report()
+    assert rest <= ({"superseded"} if trial.fault.reply == "empty" else set()), trial.report()
     assert counts.trained + sum(counts.untrainable.values()) == len(trial.calls), trial.report()
 
 

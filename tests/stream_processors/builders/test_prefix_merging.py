@@ -241,6 +241,35 @@ def test_t35_the_last_call_sent_twice(first: bool, second: bool, expected: dict[
 
 
 @pytest.mark.parametrize(
+    ("texts", "arrived", "expected"),
+    [
+        (["", "b"], [True, True], ["superseded", "trained"]),
+        ([" \n", "", "b"], [True, True, True], ["superseded", "superseded", "trained"]),
+        (["", "b", ""], [True, False, True], ["terminal_ambiguous", "superseded", "terminal_ambiguous"]),
+        (["", "b"], [True, False], ["trained", "superseded"]),
+        (["", "b"], [False, False], ["terminal_ambiguous", "terminal_ambiguous"]),
+        (["", ""], [True, True], ["terminal_ambiguous", "terminal_ambiguous"]),
+        (["b", ""], [True, True], ["terminal_ambiguous", "terminal_ambiguous"]),
+        (["", "b", "c"], [True, True, True], ["terminal_ambiguous"] * 3),
+        (["call", "b"], [True, True], ["terminal_ambiguous", "terminal_ambiguous"]),
+    ],
+)
+def test_after_an_empty_reply_the_later_one_is_the_answer(
+    texts: list[str], arrived: list[bool], expected: list[str]
+) -> None:
+    """A harness that asks again after a reply without words or calls uses what it gets then, in whichever order the log has them."""
+    prompt = [*P1, *A, *R]
+    facts: list[CompletionRecord | CompletionDelivery] = [*delivered(call(1, P1, A))]
+    for seq, (text, came) in enumerate(zip(texts, arrived, strict=True), 2):
+        called = [{"id": "c", "name": "ls", "arguments": "{}", "span": [0, 1]}] if text == "call" else []
+        said = "" if called else text
+        one = call(seq, prompt, [70 + seq, 99], request_digest="same", text=said, tool_calls=called, reasoning="hm")
+        facts += [one, delivery(seq, delivered=came)]
+    for order in (facts, facts[::-1]):
+        assert list(reasons(merge(*order)).values())[1:] == expected
+
+
+@pytest.mark.parametrize(
     ("fact", "reason"), [(delivery(1, delivered=False), "undelivered"), (None, "delivery_unknown")]
 )
 def test_a_reply_without_proof_of_arrival_is_not_trained(fact: CompletionDelivery | None, reason: str) -> None:
