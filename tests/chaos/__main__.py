@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import secrets
 import shutil
 import sys
@@ -36,9 +37,9 @@ def main(arguments: list[str]) -> int:
     """Run one storm; 1 when something must not be."""
     chosen = parse(arguments)
     seed = secrets.randbelow(1_000_000) if chosen.seed is None else chosen.seed
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(40)
-    )  # what the driver's own clients meet is no news
+    # What the driver's own clients meet is no news.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     root = Path(tempfile.mkdtemp(prefix=f"polynya-chaos-{seed}-"))
     whole_s = chosen.minutes * 60
     options = Options(

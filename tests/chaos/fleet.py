@@ -21,6 +21,7 @@ from compose.kafka import KafkaCluster
 from compose.kafka.config import free_ports
 from compose.parts import internal_topics
 from compose.settings import StackSettings, default_cache
+from compose.supervisor import python
 from tests.chaos.plan import Blow, How, Kind, Target, fleet_of
 from tests.chaos.process import ROOT, PartProcess
 
@@ -151,6 +152,7 @@ class Fleet:
         part = PartProcess(
             name,
             str(kind),
+            python("run", str(kind)),
             ready_file=state_dir / "run" / f"{kind}.json",
             log_file=self.root / "logs" / f"{name}.log",
             env=env,

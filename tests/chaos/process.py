@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,10 +28,11 @@ class PartDiedError(AssertionError):
 
 @dataclass(slots=True)
 class PartProcess:
-    """A part that `polynya run` starts. After `start` it is kept alive until `stop`; `deaths` are those that nobody caused."""
+    """A part in a process. After `start` it is kept alive until `stop`; `deaths` are those that nobody caused."""
 
     name: str
     part: str
+    argv: tuple[str, ...]
     ready_file: Path
     log_file: Path
     env: Mapping[str, str]
@@ -111,11 +111,7 @@ class PartProcess:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "compose.cli.main",
-                "run",
-                self.part,
+                *self.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
