@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import pairwise
 from typing import Any
 
 from stage_workers.evaluators.base import EvaluatorError, seconds_option, text_option, texts_option
@@ -145,7 +146,7 @@ async def apply_patch(runtime: Runtime, options: PatchOptions, patch: bytes, nam
 def sections(patch: bytes) -> Iterator[bytes]:
     """The parts of a git diff, one for each file; what stands before the first belongs to nothing."""
     starts = [found.start() for found in _SECTION.finditer(patch)]
-    for start, end in zip(starts, [*starts[1:], len(patch)], strict=True):
+    for start, end in pairwise([*starts, len(patch)]):
         yield patch[start:end]
 
 

@@ -11,13 +11,23 @@ from typing import Any, cast
 from schemas.task import EvaluatorSpec
 from stage_workers.evaluators.base import Evaluator, EvaluatorError, EvaluatorType, Place
 from stage_workers.evaluators.command import CommandEvaluator
+from stage_workers.evaluators.harbor import HarborEvaluator
 from stage_workers.evaluators.session_completed import SessionCompletedEvaluator
 from stage_workers.evaluators.swebench import SwebenchEvaluator
+from stage_workers.evaluators.test_on_output import TestOnOutputEvaluator
+from stage_workers.evaluators.trajectory import TrajectoryEvaluator
 
 ENTRY_POINTS = "polynya.evaluators"
 """The entry point group of packages that bring evaluators: NAME = "module:Class"."""
 
-_KINDS: tuple[EvaluatorType, ...] = (SessionCompletedEvaluator, CommandEvaluator, SwebenchEvaluator)
+_KINDS: tuple[EvaluatorType, ...] = (
+    SessionCompletedEvaluator,
+    CommandEvaluator,
+    TestOnOutputEvaluator,
+    SwebenchEvaluator,
+    HarborEvaluator,
+    TrajectoryEvaluator,
+)
 _REGISTRY: Mapping[str, EvaluatorType] = {kind.NAME: kind for kind in _KINDS}
 
 

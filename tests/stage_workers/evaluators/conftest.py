@@ -16,7 +16,6 @@ from stage_workers.runtimes import LocalRuntime
 from stage_workers.steps import run_steps
 from tests.stage_workers.evaluators.repository import setup_step
 
-
 TASK = {"instruction": "Do it", "harness": {"name": "shell", "options": {"command": "true"}}}
 
 

@@ -26,6 +26,7 @@ git add -A
 GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z' git commit -q -m start
 """
 
+# An empty line of the context is a blank.
 TEST_PATCH = """\
 diff --git a/tests/test_shapes.py b/tests/test_shapes.py
 --- a/tests/test_shapes.py
@@ -33,15 +34,15 @@ diff --git a/tests/test_shapes.py b/tests/test_shapes.py
 @@ -1,5 +1,9 @@
 -from shapes import double
 +from shapes import area, double
- 
- 
+{0}
+{0}
  def test_double():
      assert double(4) == 8
 +
 +
 +def test_area():
 +    assert area(3, 4) == 12
-"""
+""".format(" ")
 
 INSTANCE: dict[str, Any] = {
     "instance_id": "tests__shapes-1",

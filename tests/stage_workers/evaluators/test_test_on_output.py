@@ -1,0 +1,76 @@
+"""`test_on_output`: exactly the expected tests, each as expected."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from stage_workers import evaluators
+from stage_workers.evaluators import EvaluatorError
+from stage_workers.evaluators.test_on_output import differences
+from stage_workers.runtimes import LocalRuntime
+from tests.stage_workers.evaluators.conftest import ContextMaker
+from tests.stage_workers.evaluators.repository import RIGHT
+
+LOG = "printf 'PASSED a.py::one\\nFAILED a.py::two - oh\\n'"
+EXPECTED = {"a.py::one": "PASSED", "a.py::two": "FAILED"}
+
+
+@pytest.mark.parametrize(
+    ("more", "value"),
+    [
+        ({"expected": EXPECTED}, 1.0),
+        ({"expected": json.dumps(EXPECTED)}, 1.0),
+        ({"expected": EXPECTED | {"a.py::two": "PASSED"}}, 0.0),
+        ({"expected": {"a.py::one": "PASSED"}}, 0.0),
+        ({"expected": {"a.py::one": "PASSED"}, "match": "subset"}, 1.0),
+        ({"expected": {"one": "PASSED", "two": "FAILED"}, "log_parser": "pytest_dotted"}, 1.0),
+    ],
+)
+async def test_in_the_session_s_runtime(
+    runtime: LocalRuntime, context: ContextMaker, more: dict[str, Any], value: float
+) -> None:
+    """By default the two maps are equal; a subset is enough where the task says so."""
+    evaluator = evaluators.get("test_on_output", {"command": LOG, **more})
+    (grade,) = await evaluator.evaluate(context(runtime))
+    assert grade.value == value
+
+
+async def test_in_a_fresh_runtime(repositories: tuple[LocalRuntime, LocalRuntime], context: ContextMaker) -> None:
+    """There the command runs on the agent's patch; without one the grade is 0."""
+    agent, fresh = repositories
+    command = (
+        f"{sys.executable} -c \"from shapes import area; print(['FAILED', 'PASSED'][area(3, 4) == 12], 'a.py::area')\""
+    )
+    evaluator = evaluators.get("test_on_output", {"command": command, "expected": {"a.py::area": "PASSED"}})
+    (grade,) = await evaluator.evaluate(context(agent, fresh))
+    assert (grade.value, grade.details["empty_generation"]) == (0.0, True)
+    await agent.upload("shapes.py", RIGHT.encode())
+    (grade,) = await evaluator.evaluate(context(agent, fresh))
+    assert (grade.value, grade.details["differences"]) == (1.0, {})
+
+
+async def test_no_runner(runtime: LocalRuntime, context: ContextMaker) -> None:
+    """A command that isn't there is no bad grade."""
+    evaluator = evaluators.get("test_on_output", {"command": "nothing-like-it", "expected": EXPECTED})
+    with pytest.raises(EvaluatorError, match="exit code 127"):
+        await evaluator.evaluate(context(runtime))
+
+
+def test_differences_name_both_sides() -> None:
+    """Expected and found, None for a test that isn't there."""
+    assert differences({"a": "PASSED", "c": "PASSED"}, {"a": "FAILED", "b": "PASSED"}, is_exact=True) == {
+        "a": ["FAILED", "PASSED"],
+        "b": ["PASSED", None],
+        "c": [None, "PASSED"],
+    }
+
+
+@pytest.mark.parametrize("expected", [None, {}, "[1]", "{oops"])
+def test_bad_expectations(expected: object) -> None:
+    """What is expected must be a mapping."""
+    with pytest.raises(EvaluatorError, match=r"evaluator\.options\.expected"):
+        evaluators.validate("test_on_output", {"command": "x", "expected": expected})
