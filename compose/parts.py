@@ -16,7 +16,7 @@ from bus import BusSettings
 from compose.cli.connect import bus_settings
 from compose.errors import usage
 from compose.runtime_info import ready_file
-from compose.settings import StackSettings, admin_key, authority_dir, default_cache
+from compose.settings import StackSettings, admin_key, api_key, authority_dir, callback_key, default_cache
 from schemas.topics import Topic
 
 Runner = Callable[[StackSettings], Awaitable[None]]
@@ -210,6 +210,25 @@ async def _archive(settings: StackSettings) -> None:
         await archive(bus, settings.archives, stop=stop)
 
 
+async def _api(settings: StackSettings) -> None:
+    from compose.api.service import run as run_api
+    from compose.api.settings import ApiSettings
+
+    await run_api(
+        ApiSettings(
+            key=api_key(settings),
+            host=settings.host,
+            port=settings.api_port,
+            max_body_bytes=settings.api_max_body_bytes,
+            rate_per_s=settings.api_rate_per_s,
+            callback_key=callback_key(settings),
+            callback_hosts=tuple(filter(None, map(str.strip, settings.api_callback_hosts.split(",")))),
+        ),
+        bus_for(settings, "api"),
+        on_ready=lambda url: say_ready(settings, "api", {"url": url}),
+    )
+
+
 PARTS: dict[str, PartKind] = {
     "engine": PartKind(_engine, stop_within_s=40),
     "proxy": PartKind(_proxy, stop_within_s=30),
@@ -219,6 +238,7 @@ PARTS: dict[str, PartKind] = {
     "processors": PartKind(_processors("orchestrator", "assembler", "joiner", part="processors")),
     "worker": PartKind(_worker, stop_within_s=30),
     "archive": PartKind(_archive, stop_within_s=30),
+    "api": PartKind(_api),
 }
 
 

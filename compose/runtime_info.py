@@ -24,6 +24,7 @@ class StackInfo:
     proxy_address: str = ""
     proxy_admin_address: str = ""
     forward_address: str = ""
+    api_url: str = ""
     pids: dict[str, int] = field(default_factory=dict)
     step: str = ""
     is_ready: bool = False

@@ -60,6 +60,16 @@ class StackSettings(BaseSettings):
     admin_key: SecretStr | None = None
     ack_wait_ms: float = Field(default=50.0, ge=0)
 
+    api: bool = Field(default=False, description="whether `up` starts the HTTP API, too")
+    api_port: int = Field(default=0, ge=0, le=65535)
+    api_key: SecretStr | None = None
+    api_max_body_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
+    api_rate_per_s: float = Field(default=100.0, gt=0)
+    api_callback_hosts: str = Field(
+        default="", description="where callbacks may go: HOST, HOST:PORT, *.DOMAIN, by commas"
+    )
+    callback_key: SecretStr | None = Field(default=None, description="signs callbacks")
+
     policy_id: str = "default"
     worker_id: str = "worker-1"
     init_slots: int = Field(default=4, ge=1)
@@ -125,12 +135,23 @@ def load(**flags: Any) -> StackSettings:
 
 def admin_key(settings: StackSettings) -> SecretStr:
     """The key of the proxies' admin listener: given, or made once and kept in the state directory (mode 0600)."""
-    if settings.admin_key is not None:
-        return settings.admin_key
-    path = settings.state_dir / "admin.key"
+    return settings.admin_key or _kept_key(settings.state_dir / "admin.key")
+
+
+def api_key(settings: StackSettings) -> SecretStr:
+    """The key of the HTTP API: given (POLYNYA_API_KEY), or made and kept likewise."""
+    return settings.api_key or _kept_key(settings.state_dir / "api.key")
+
+
+def callback_key(settings: StackSettings) -> SecretStr:
+    """The key that signs callbacks: given (POLYNYA_CALLBACK_KEY), or made and kept likewise."""
+    return settings.callback_key or _kept_key(settings.state_dir / "callback.key")
+
+
+def _kept_key(path: Path) -> SecretStr:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"admin.key.{os.getpid()}")
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(32))
         partial.replace(path)

@@ -19,7 +19,7 @@ from compose.settings import StackSettings, admin_key
 from compose.supervisor import Part, Supervisor, python
 
 # The order in which a stack is taken down: first what makes new work, last what others write to.
-STOP_ORDER = ("worker", "proxy", "processors", "orchestrator", "joiner", "assembler", "engine")
+STOP_ORDER = ("api", "worker", "proxy", "processors", "orchestrator", "joiner", "assembler", "engine")
 
 
 SGLANG_READY_WITHIN_S = 1800.0  # a large model is read for minutes
@@ -74,6 +74,9 @@ class LocalStack:
         forward = f" (forward: {self.info.forward_address})" if self.info.forward_address else ""
         self._step(f"capture proxy at {self.info.proxy_address}{forward}; stream processors")
         await self._start_part("worker")
+        if settings.api:
+            self.info.api_url = str((await self._start_part("api"))["url"])
+            self._step(f"HTTP API at {self.info.api_url} (its key: polynya api key)")
         self.info.is_ready = True
         self._step("worker; the stack is ready")
 

@@ -13,6 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from compose.cli import (
+    api,
     ca,
     control,
     demo,
@@ -52,6 +53,7 @@ app.add_typer(export.app, name="export")
 app.add_typer(engine.app, name="engine")
 app.add_typer(harness.app, name="harness")
 app.add_typer(ca.app, name="ca")
+app.add_typer(api.app, name="api")
 
 
 def _print_version(wanted: bool) -> None:

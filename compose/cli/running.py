@@ -48,6 +48,7 @@ def up(
     state_dir: Annotated[Path | None, typer.Option(help="where the stack's state lives (default: .polynya)")] = None,
     partitions: Annotated[int | None, typer.Option(min=1)] = None,
     run_slots: Annotated[int | None, typer.Option(min=1, help="sessions that run at once")] = None,
+    api: Annotated[bool, typer.Option("--api", help="the HTTP API, too (see docs/api.md)")] = False,
 ) -> None:
     """Start a local stack: Kafka, engine, proxy, processors, worker."""
     if engine and engine_url:
@@ -60,6 +61,7 @@ def up(
         state_dir=state_dir,
         partitions=partitions,
         run_slots=run_slots,
+        api=api or None,
     )
     _check_engine(settings)
     if settings.model and not Path(settings.model).is_dir():
@@ -182,7 +184,7 @@ def stop_detached(settings: StackSettings, info: StackInfo) -> None:
 @async_command
 async def run(
     part: Annotated[
-        str, typer.Argument(help="proxy, assembler, joiner, orchestrator, processors, worker, engine or archive")
+        str, typer.Argument(help="proxy, assembler, joiner, orchestrator, processors, worker, api, engine or archive")
     ],
 ) -> None:
     """Run one part alone, in the foreground, against POLYNYA_BOOTSTRAP or the stack in the state directory."""

@@ -49,19 +49,24 @@ def _documents(text: str) -> list[Any]:
 
 
 def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
-    from harnesses import HarnessError, validate
-
     where = source if position is None else f"{source}, task {position + 1}"
     try:
         spec = TaskSpec.model_validate(entry)
     except ValidationError as exc:
         raise usage(f"{where}: {first_problem(exc)}", hint=hint_for(exc, TaskSpec)) from exc
+    check_spec(spec, f"{where}: ")
+    return spec
+
+
+def check_spec(spec: TaskSpec, where: str = "") -> None:
+    """Raise a usage error, which starts with `where`, when no worker could run or grade a task: what its fields alone don't tell."""
+    from harnesses import HarnessError, validate
+
     try:
         validate(spec.harness.name, spec.harness.options, spec.harness.version)
     except HarnessError as exc:
-        raise usage(f"{where}: {exc}", hint="polynya harness show " + spec.harness.name) from exc
-    check_evaluator(spec.evaluator, f"{where}: ")
-    return spec
+        raise usage(f"{where}{exc}", hint="polynya harness show " + spec.harness.name) from exc
+    check_evaluator(spec.evaluator, where)
 
 
 def check_evaluator(spec: EvaluatorSpec, where: str = "") -> None:

@@ -1,0 +1,129 @@
+"""Submitting tasks: checked whole, durable before they are accepted, and one specification for each task id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from bus import Bus, BusUnavailableError
+from compose.api.callbacks.allowed import refusal
+from compose.api.problems import ApiError, FieldProblem, not_now
+from compose.api.projection import digest_of
+from compose.api.settings import ApiSettings
+from compose.api.views import Views
+from compose.cli.task_file import check_spec, request_of
+from compose.errors import CommandError
+from schemas import MalformedRecordError, ids
+from schemas.records import TaskRequest
+from schemas.task import TaskSpec
+
+TaskId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,199}$")]
+"""A task id stands in URLs, so it may hold less than a task file's."""
+
+TOGETHER = 200
+"""Tasks that are on their way to the broker at a time."""
+
+
+class SubmittedTask(TaskSpec):
+    """A task as in a task file. The id may hold letters, digits and `_.:@-`, since it stands in URLs."""
+
+    task_id: TaskId | None = None
+
+
+class Submissions:
+    """Takes tasks for the log."""
+
+    def __init__(self, bus: Bus, views: Views, settings: ApiSettings) -> None:
+        self._bus = bus
+        self._views = views
+        self._settings = settings
+
+    async def submit(self, specs: Sequence[TaskSpec], where: Sequence[str] = ()) -> list[TaskRequest]:
+        """The commands under which these tasks stand on the log; `where` names each one in errors.
+
+        All are checked before the first is published. A task whose id is taken by the same specification is the same task.
+        Raises ApiError: 422 for what no worker could run, 409 for an id that means something else, 503 when Kafka doesn't
+        answer (the same submission may then be sent again).
+        """
+        places = where or [""] * len(specs)
+        requests = [request_of(spec) for spec in specs]
+        digests: dict[str, str] = {}
+        for spec, request, place in zip(specs, requests, places, strict=True):
+            self._check(spec, place)
+            digest = digest_of(request.spec)
+            if digests.setdefault(request.task_id, digest) != digest:
+                raise ApiError(422, f"{place}task_id: {request.task_id!r} stands here twice, for different tasks")
+            self._compare(request.task_id, digest)
+        new = {r.task_id: r for r in requests if self._views.rows.known_digest(r.task_id) is None}
+        await self._publish(list(new.values()))
+        for task_id, digest in digests.items():
+            self._compare(task_id, digest)  # two submissions may have met: the log's first one counts
+        return [self._as_stands(request) for request in requests]
+
+    def _check(self, spec: TaskSpec, place: str) -> None:
+        try:
+            check_spec(spec)
+        except CommandError as error:
+            path, _, problem = str(error).partition(": ")
+            errors = [FieldProblem(path=f"{place}{path}", problem=problem)]
+            raise ApiError(422, f"{place}{error}", hint=error.hint, errors=errors) from error
+        if spec.callback_url is not None and (why := refusal(spec.callback_url, self._settings)):
+            errors = [FieldProblem(path=f"{place}callback_url", problem=why)]
+            raise ApiError(
+                422,
+                f"{place}callback_url: {why}",
+                hint="its operator lists hosts in POLYNYA_API_CALLBACK_HOSTS",
+                errors=errors,
+            )
+
+    def _compare(self, task_id: str, digest: str) -> None:
+        known = self._views.rows.known_digest(task_id)
+        if known is not None and known != digest:
+            raise ApiError(
+                409,
+                f"task {task_id!r} exists with another specification",
+                hint="give it an id of its own, or none; the same specification would be the same task",
+            )
+
+    async def _publish(self, requests: list[TaskRequest]) -> None:
+        deadline_s = self._settings.publish_within_s
+        try:
+            async with asyncio.timeout(deadline_s + 1):
+                for start in range(0, len(requests), TOGETHER):
+                    some = requests[start : start + TOGETHER]
+                    placed = await asyncio.gather(*(self._bus.publish(r, deadline_s=deadline_s) for r in some))
+                    for position in placed:
+                        await self._views.wait_past(position)
+        except MalformedRecordError as error:
+            raise ApiError(422, f"the task doesn't fit a record: {error}") from error
+        except (BusUnavailableError, TimeoutError) as late:
+            raise not_now(
+                "Kafka didn't acknowledge the task in time; it may still be taken",
+                hint="send the same submission again: under the same task_id it is the same task",
+            ) from late
+
+    def _as_stands(self, request: TaskRequest) -> TaskRequest:
+        row = self._views.rows.tasks.get(request.task_id)
+        if row is None or not row.submitted_at:
+            return request
+        return TaskRequest(
+            task_id=request.task_id,
+            policy_id=row.policy_id or request.policy_id,
+            harness=row.harness or request.harness,
+            num_samples=row.num_samples or request.num_samples,
+            submitted_at=row.submitted_at,
+        )
+
+
+def accepted(request: TaskRequest) -> dict[str, object]:
+    """The answer for a task that stands on the log, as `models.Accepted`."""
+    return {
+        "task_id": request.task_id,
+        "group_id": ids.group_id(request.task_id),
+        "policy_id": request.policy_id,
+        "num_samples": request.num_samples,
+        "submitted_at": request.submitted_at,
+    }
