@@ -19,9 +19,9 @@ from schemas.task import EvaluatorSpec, TaskSpec
 
 
 def read_tasks(source: str) -> list[TaskSpec]:
-    """The validated tasks of a file ('-': standard input), which holds one task, a list, or several YAML documents.
+    """The validated tasks of a file ('-': standard input), which holds one task or more.
 
-    Raises a usage error that names file, task and field; nothing is half-read.
+    As a list, as several YAML documents, or as JSON lines. Raises a usage error that names file, task and field; nothing is half-read.
     """
     name = "standard input" if source == "-" else source
     try:
@@ -44,7 +44,11 @@ def _documents(text: str) -> list[Any]:
         try:
             return [json.loads(text)]
         except json.JSONDecodeError:
-            pass  # YAML's flow style looks the same from outside
+            pass  # several of them, one a line, or YAML's flow style, which looks the same from outside
+        try:
+            return [json.loads(line) for line in text.split("\n") if line.strip()]
+        except json.JSONDecodeError:
+            pass
     return [d for d in yaml.safe_load_all(text) if d is not None]
 
 
@@ -75,7 +79,7 @@ def check_evaluator(spec: EvaluatorSpec, where: str = "") -> None:
     from stage_workers.evaluators.base import EvaluatorError
 
     try:
-        evaluators.validate(spec.name, spec.options)
+        evaluators.check(spec)
     except EvaluatorError as exc:
         raise usage(f"{where}{exc}", hint=f"the evaluators are {', '.join(evaluators.names())}") from exc
 

@@ -106,3 +106,21 @@ def test_messages_speak_of_the_file(tmp_path: Path) -> None:
     assert "num_sample: there is no such field" in str(problem(tmp_path, GOOD + "num_sample: 4\n"))
     assert "instruction: this field is needed" in str(problem(tmp_path, "harness: {name: shell}\n"))
     assert "harness: must be a mapping of fields" in str(problem(tmp_path, "instruction: x\nharness: shell\n"))
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    """One task a line, as importers write them; separators that aren't newlines stay in the text."""
+    lines = [{"instruction": f"task {i}\u2028end", "harness": {"name": "shell", "options": {"command": "true"}}} for i in range(3)]
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")
+    assert [task.instruction for task in read_tasks(str(path))] == [line["instruction"] for line in lines]
+
+
+def test_an_evaluator_that_needs_a_fresh_runtime(tmp_path: Path) -> None:
+    """Where it grades is checked before anything is submitted."""
+    path = tmp_path / "t.json"
+    harness = {"name": "shell", "options": {"command": "true"}}
+    evaluator = {"name": "harbor", "fresh": True, "options": {"tests": {"test.sh": "true"}}}
+    path.write_text(json.dumps({"instruction": "x", "harness": harness, "evaluator": evaluator}))
+    with pytest.raises(CommandError, match=r"evaluator\.fresh: `harbor` looks at the runtime"):
+        read_tasks(str(path))

@@ -1,40 +1,23 @@
-"""Evaluators: the registry and the two that there are."""
+"""The two small evaluators: by how the run ended, and by a command."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.records import Status
-from schemas.task import TaskSpec
 from stage_workers import evaluators
-from stage_workers.evaluators import EvaluationContext, EvaluatorError
+from stage_workers.evaluators import EvaluatorError
 from stage_workers.evaluators.command import verdict_of
 from stage_workers.runtimes import LocalRuntime
-from tests.stage_workers.world import task
-
-
-@pytest.fixture
-async def runtime(tmp_path: Path):
-    place = LocalRuntime(tmp_path, "one", owner="tests", grace_s=0.1)
-    await place.start()
-    yield place
-    await place.stop()
-
-
-def context(runtime: LocalRuntime, status: Status = Status.COMPLETED, evaluate_s: float = 20) -> EvaluationContext:
-    spec = TaskSpec.model_validate(task())
-    return EvaluationContext(
-        session_id="s1", task=spec, runtime=runtime, status=status, exit_code=3, evaluate_s=evaluate_s
-    )
+from tests.stage_workers.evaluators.conftest import ContextMaker
 
 
 @pytest.mark.parametrize(("status", "value"), [(Status.COMPLETED, 1.0), (Status.FAILED, 0.0), (Status.TIMEOUT, 0.0)])
-async def test_session_completed(runtime: LocalRuntime, status: Status, value: float) -> None:
+async def test_session_completed(runtime: LocalRuntime, context: ContextMaker, status: Status, value: float) -> None:
     """1 for a run that completed, else 0."""
-    (grade,) = await evaluators.get("session_completed", {}).evaluate(context(runtime, status))
+    (grade,) = await evaluators.get("session_completed", {}).evaluate(context(runtime, status=status))
     assert (grade.name, grade.value) == ("reward", value)
 
 
@@ -47,14 +30,14 @@ async def test_session_completed(runtime: LocalRuntime, status: Status, value: f
         ({"command": 'test "$POLYNYA_STATUS $POLYNYA_EXIT_CODE $POLYNYA_SESSION_ID" = "completed 3 s1"'}, 1.0),
     ],
 )
-async def test_command(runtime: LocalRuntime, options: dict[str, Any], value: float) -> None:
+async def test_command(runtime: LocalRuntime, context: ContextMaker, options: dict[str, Any], value: float) -> None:
     """By exit code or by the number printed last; the run's outcome is in the environment."""
-    (grade,) = await evaluators.get("command", options | {"reward": "tests"}).evaluate(context(runtime))
+    (grade,) = await evaluators.get("command", options | {"reward": "tests"}).evaluate(context(runtime, exit_code=3))
     assert (grade.name, grade.value) == ("tests", value)
     assert "exit_code" in grade.details
 
 
-async def test_command_time_out(runtime: LocalRuntime) -> None:
+async def test_command_time_out(runtime: LocalRuntime, context: ContextMaker) -> None:
     """A command that isn't done in time is no bad grade: it is none."""
     with pytest.raises(EvaluatorError, match=r"still running after 0\.2 s: at work"):
         await evaluators.get("command", {"command": "echo at work; sleep 60"}).evaluate(
@@ -78,7 +61,6 @@ def test_failed_printer() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("nobody", {}, r"evaluator\.name: there is no evaluator `nobody`; known are command, session_completed"),
         ("command", {}, r"evaluator\.options\.command: must be a text"),
         ("command", {"command": "x", "score": "guess"}, r"evaluator\.options\.score: must be exit_code or printed"),
         ("command", {"command": "x", "colour": 1}, r"evaluator\.options\.colour: .* has no such option"),
@@ -89,3 +71,14 @@ def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
     """Each error begins with the field's path."""
     with pytest.raises(EvaluatorError, match=message):
         evaluators.validate(name, options)
+
+
+async def test_in_the_fresh_runtime(runtime: LocalRuntime, fresh: LocalRuntime, context: ContextMaker) -> None:
+    """Where one was asked for the command runs there, and sees nothing that the agent left."""
+    await runtime.upload("left", b"by the agent")
+    evaluator = evaluators.get("command", {"command": "test ! -e left"})
+    (there,) = await evaluator.evaluate(context(runtime, fresh))
+    (here,) = await evaluator.evaluate(context(runtime))
+    assert (there.value, here.value) == (1.0, 0.0)
+    with pytest.raises(EvaluatorError, match="as the harness left it, and that one is gone"):
+        await evaluator.evaluate(context(None))
