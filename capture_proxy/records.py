@@ -7,15 +7,13 @@ from typing import Any, Final
 
 from capture_proxy import logprobs, outcome
 from capture_proxy.call import Call, Prompt
+from capture_proxy.captured import captured
 from capture_proxy.dialects import DIALECTS
 from capture_proxy.engines.errors import EngineBusyError
 from capture_proxy.leases import Lease
-from capture_proxy.lineage.identity import canonical_json
-from capture_proxy.lineage.index import INSTRUCTIONS
-from capture_proxy.lineage.side_calls import branch_hint
-from capture_proxy.reply import ChatRequest, ProxyError, tool_call_id
+from capture_proxy.reply import ChatRequest, ProxyError
 from capture_proxy.token_ids import packed_ids
-from schemas import arrays, ids
+from schemas import ids
 from schemas.records import (
     Boundary,
     CallError,
@@ -27,7 +25,6 @@ from schemas.records import (
     Rejection,
     SessionOpened,
     SessionSealed,
-    VersionSpan,
 )
 
 BUSY: Final = "busy"
@@ -95,113 +92,6 @@ def started(
     )
 
 
-def _elapsed_ms(call: Call, until_s: float) -> float:
-    return max(0.0, (until_s - call.arrived_s) * 1000.0) if until_s else 0.0
-
-
-def prompt_echo(call: Call) -> str:
-    """How the engine's own prompt ids compare with those that were sent.
-
-    exact, mismatch, absent; counted: only their number is known, and it is the same; `engine`: only it has rendered.
-    """
-    if call.finish is None:
-        return ""
-    ids, count = call.finish.prompt_ids, call.finish.prompt_tokens
-    if call.is_text_in:
-        return "engine" if ids else "absent"
-    if ids is None:
-        return "absent" if not count else "counted" if count == len(call.prompt.ids) else "mismatch"
-    return "exact" if ids == call.prompt.ids else "mismatch"
-
-
-def _captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
-    """Everything that was captured, whatever the end was."""
-    request, parsed, finish = call.request, call.parsed, call.finish
-    echo = prompt_echo(call)
-    notes: dict[str, Any] = dict(call.notes)
-    if request.notes:
-        notes["request"] = list(request.notes)
-    if call.prompt.notes:
-        notes["sampling"] = list(call.prompt.notes)
-    if call.lease.spec.sampling:
-        notes["sampling_forced"] = call.lease.spec.sampling
-    if request.tool_choice not in (None, "auto"):
-        notes["tool_choice"] = request.tool_choice
-    if request.response_format:
-        notes["response_format"] = request.response_format
-    if request.has_instructions:
-        notes[INSTRUCTIONS] = True
-    if call.is_text_in:
-        notes["rendered_by"] = "engine"
-    elif call.prompt.placed is not None:
-        notes["history"] = call.prompt.placed.history
-    return replace(
-        call.stub,
-        **_place(call),
-        finished_at=at,
-        sampling_requested=request.sampling,
-        sampling_effective=call.prompt.sampling,
-        template_options=request.template_kwargs,
-        prompt_len=len(call.prompt.ids),
-        output_ids=arrays.pack_ids(call.output_ids),
-        logprobs=logprobs.pack_logprobs(call.logprobs),
-        logprobs_mode=call.logprobs_mode,
-        engine_finish=None
-        if finish is None
-        else {
-            "reason": finish.reason,
-            "matched": finish.matched,
-            "message": finish.message,
-            "cached_tokens": finish.cached_tokens,
-        },
-        text=parsed.text if parsed else "",
-        reasoning=parsed.reasoning if parsed else "",
-        tool_calls=[
-            {"id": tool_call_id(call.completion_id, i), "name": c.name, "arguments": c.arguments, "span": list(c.span)}
-            for i, c in enumerate(parsed.tool_calls if parsed else ())
-        ],
-        parse_status=outcome.parse_status(call),
-        version_spans=[VersionSpan(version=s.version, start=s.start, end=s.end) for s in finish.weight_spans]
-        if finish
-        else [],
-        engine=call.engine_kind,
-        engine_url=call.engine_url,
-        prompt_echo=echo,
-        notes=notes,
-        queue_ms=_elapsed_ms(call, call.accepted_s),
-        first_token_ms=_elapsed_ms(call, call.first_token_s),
-        total_ms=_elapsed_ms(call, now_s),
-        response_bytes=call.response_bytes,
-    )
-
-
-def _place(call: Call) -> dict[str, Any]:
-    """The record's fields that say where the call stands: its parent, and what of prompt, messages and tools isn't the parent's."""
-    prompt, request = call.prompt, call.request
-    placed, lineage = prompt.placed, prompt.lineage
-    if placed is None or lineage is None:
-        return {
-            "messages": request.messages,
-            "tools": request.tools,
-            "tools_digest": ids.digest(canonical_json(request.tools)) if request.tools else "",
-            "suffix_ids": packed_ids(prompt.ids),
-        }
-    head = placed.found.head
-    return {
-        "lineage": placed.status,
-        "lineage_reason": placed.reason,
-        "parent_id": placed.parent_id,
-        "prefix_len": placed.prefix_len,
-        "prefix_digest": placed.prefix_digest,
-        "suffix_ids": placed.suffix_ids,
-        "messages_prefix": placed.messages_prefix,
-        "messages": placed.messages,
-        "tools": [] if lineage.knows_tools(head.tools_digest) else request.tools,
-        "tools_digest": head.tools_digest,
-        "branch_hint": branch_hint(request, placed, lineage, call.notes.get("client") or {}),
-    }
-
-
 def as_checkpoint(call: Call, record: CompletionRecord) -> CompletionRecord:
     """The record without deltas: from it on, a reader needs nothing that came before. Its parent is still named."""
     placed = call.prompt.placed
@@ -221,7 +111,7 @@ def as_checkpoint(call: Call, record: CompletionRecord) -> CompletionRecord:
 
 def finished(call: Call, *, at: int, now_s: float) -> CompletionRecord:
     """The record of a call that the engine finished."""
-    record = _captured(call, at=at, now_s=now_s)
+    record = captured(call, at=at, now_s=now_s)
     reason = logprobs.why_untrainable(
         call.output_ids,
         call.logprobs,
@@ -246,7 +136,7 @@ def failed(call: Call, error: ProxyError, *, at: int, now_s: float) -> Completio
     is_aborted = call.finish is not None and call.finish.reason == "abort"
     seen = 200 if call.is_stream_begun else DIALECTS[call.request.dialect].encode_error(error)[0]
     return replace(
-        _captured(call, at=at, now_s=now_s),
+        captured(call, at=at, now_s=now_s),
         state=CompletionState.ABORTED if is_aborted else CompletionState.FAILED,
         finish_reason="abort" if is_aborted else "",
         untrainable_reason="aborted" if is_aborted else BUSY if is_busy else "failed",
@@ -259,7 +149,7 @@ def failed(call: Call, error: ProxyError, *, at: int, now_s: float) -> Completio
 def aborted(call: Call, reason: str, *, at: int, now_s: float) -> CompletionRecord:
     """The record of a call that nobody waits for any more: the client left, or the lease was sealed."""
     return replace(
-        _captured(call, at=at, now_s=now_s),
+        captured(call, at=at, now_s=now_s),
         state=CompletionState.ABORTED,
         finish_reason="abort",
         untrainable_reason="aborted",

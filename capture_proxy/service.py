@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -26,6 +24,7 @@ from capture_proxy.loop_lag import LoopLag
 from capture_proxy.mitm import Listener
 from capture_proxy.pipeline import pipeline
 from capture_proxy.ports import now_ms
+from capture_proxy.presence import Pulse, write_ports
 from capture_proxy.recorder import Recorder
 from capture_proxy.rendering.base import Renderer
 from capture_proxy.sessions import SessionsView
@@ -56,9 +55,7 @@ class CaptureProxy:
         self._renderer = renderer
         self._make = make
         self._fsync = fsync
-        self._tasks: list[asyncio.Task[None]] = []
-        self._beat = 0
-        self._beat_now = asyncio.Event()
+        self._pulse = Pulse(bus, self._heartbeat_record, every_s=settings.heartbeat_s)
         self._is_running = False
         self._authority_pem = ""
 
@@ -71,7 +68,7 @@ class CaptureProxy:
             await self._close()
             raise
         if self.settings.ports_file is not None:
-            self._write_ports(self.settings.ports_file)
+            write_ports(self.settings.ports_file, self._ports())
         log.info("proxy.started", proxy_id=self.settings.proxy_id, data=self.data_address, admin=self.admin_address)
 
     def _build(self) -> None:
@@ -161,7 +158,7 @@ class CaptureProxy:
         )
         await self.admin.start(settings.admin_host, settings.admin_port)
         self.view.start()
-        self._tasks.append(asyncio.create_task(self._heartbeat(), name="heartbeat"))
+        self._pulse.start()
         self._is_running = True
 
     @property
@@ -184,7 +181,7 @@ class CaptureProxy:
     def drain(self) -> None:
         """Takes no further leases; the open ones go on."""
         self.recorder.is_draining = True
-        self._beat_now.set()
+        self._pulse.beat_now()
 
     def health(self) -> dict[str, Any]:
         """What an operator asks first: may calls be made, and if not, why."""
@@ -194,7 +191,6 @@ class CaptureProxy:
         except SpoolRefusalError as exc:
             problem = str(exc)
         problem = problem or "; ".join(f"{name}: {why}" for name, why in self.view.problems.items())
-        relay = self.spool.relay
         return {
             "is_healthy": not problem,
             "problem": problem,
@@ -209,14 +205,7 @@ class CaptureProxy:
             "counts": dict(self.recorder.counts),
             "engines": self.engines.describe(),
             "spool": {
-                "unacked_entries": relay.unacked,
-                "unacked_bytes": relay.unacked_bytes,
-                "limit_bytes": self.spool.limit_bytes,
-                "disk_bytes": self.spool.journal.size_bytes,
-                "sent": relay.sent,
-                "poisoned": relay.poisoned,
-                "is_kafka_taking": relay.is_healthy,
-                "last_error": relay.last_error,
+                **self.spool.describe(),
                 "adopted": len(self.adopter.adopted),
                 "unreadable": dict(self.adopter.unreadable),
             },
@@ -236,9 +225,7 @@ class CaptureProxy:
         await self._close()
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pulse.stop()
         await self.view.stop()
         await self.rebuilder.stop()
         await self.admin.stop()
@@ -251,22 +238,7 @@ class CaptureProxy:
         await self.engines.close()
         log.info("proxy.stopped", proxy_id=self.settings.proxy_id, spool_is_empty=is_done)
 
-    async def _heartbeat(self) -> None:
-        while True:
-            self._beat += 1
-            try:
-                async with asyncio.timeout(self.settings.heartbeat_s * 5):
-                    await self._bus.publish(self._heartbeat_record())
-            except Exception as exc:  # noqa: BLE001 - the heartbeat's boundary: a missed beat says what it should say
-                log.warning("heartbeat.missed", error=repr(exc))
-            self._beat_now.clear()
-            try:
-                async with asyncio.timeout(self.settings.heartbeat_s):
-                    await self._beat_now.wait()
-            except TimeoutError:
-                pass
-
-    def _heartbeat_record(self) -> Heartbeat:
+    def _heartbeat_record(self, seq: int) -> Heartbeat:
         return Heartbeat(
             node_id=self.settings.proxy_id,
             role="proxy",
@@ -279,7 +251,7 @@ class CaptureProxy:
             ],
             is_draining=self.recorder.is_draining,
             interval_s=self.settings.heartbeat_s,
-            seq=self._beat,
+            seq=seq,
             details=self._forward_details(),
             at=now_ms(),
         )
@@ -290,26 +262,19 @@ class CaptureProxy:
             return {}
         return {"forward": {"address": self.forward_address, "ca_pem": self._authority_pem}}
 
-    def _write_ports(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(f".{os.getpid()}.tmp")
-        half.write_text(
-            json.dumps(
-                {
-                    "pid": os.getpid(),
-                    "proxy_id": self.settings.proxy_id,
-                    "incarnation": self.incarnation,
-                    "host": self.settings.host,
-                    "port": self.listener.port,
-                    "admin_host": self.settings.admin_host,
-                    "admin_port": self.admin.port,
-                    "data_address": self.data_address,
-                    "forward_address": self.forward_address,
-                    "admin_address": self.admin_address,
-                }
-            )
-        )
-        half.replace(path)
+    def _ports(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "proxy_id": self.settings.proxy_id,
+            "incarnation": self.incarnation,
+            "host": self.settings.host,
+            "port": self.listener.port,
+            "admin_host": self.settings.admin_host,
+            "admin_port": self.admin.port,
+            "data_address": self.data_address,
+            "forward_address": self.forward_address,
+            "admin_address": self.admin_address,
+        }
 
 
 async def run(settings: ProxySettings) -> None:

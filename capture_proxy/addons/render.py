@@ -12,7 +12,7 @@ from capture_proxy.engine_pool import EnginePool
 from capture_proxy.exchange import Exchange, RequestStep, answer
 from capture_proxy.leases import Lease
 from capture_proxy.lineage.continuing import made_whole, with_thinking_apart
-from capture_proxy.lineage.index import head_of
+from capture_proxy.lineage.nodes import head_of
 from capture_proxy.lineage.placing import place
 from capture_proxy.recorder import Recorder
 from capture_proxy.rendering.base import Renderer

@@ -6,6 +6,7 @@ prompt's ids, and the delta that its record holds. Pure, but for `rebuild` (read
 
 from __future__ import annotations
 
-from capture_proxy.lineage.index import Found, Lineage, Node
+from capture_proxy.lineage.index import Lineage
+from capture_proxy.lineage.nodes import Found, Node
 
 __all__ = ["Found", "Lineage", "Node"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from capture_proxy.lineage.identity import positions
-from capture_proxy.lineage.index import Found, Node
+from capture_proxy.lineage.nodes import Found, Node
 from capture_proxy.rendering.base import Renderer
 from capture_proxy.rendering.parser import THINK_END
 from capture_proxy.rendering.template import TemplateRenderer

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -132,6 +132,20 @@ class Spool:
             )
         if self._homeless:
             raise SpoolRefusalError("the spool's disk is full, and Kafka hasn't acknowledged what found no room there")
+
+    def describe(self) -> dict[str, Any]:
+        """Numbers for health."""
+        relay = self.relay
+        return {
+            "unacked_entries": relay.unacked,
+            "unacked_bytes": relay.unacked_bytes,
+            "limit_bytes": self.limit_bytes,
+            "disk_bytes": self.journal.size_bytes,
+            "sent": relay.sent,
+            "poisoned": relay.poisoned,
+            "is_kafka_taking": relay.is_healthy,
+            "last_error": relay.last_error,
+        }
 
     def call_started(self, call: CompletionRecord) -> None:
         """Appends CallStarted, without waiting for the disk. Raises SpoolRefusalError when there is no room for it."""

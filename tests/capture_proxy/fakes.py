@@ -216,6 +216,8 @@ class FakeEngine:
         if self.stops:
             count, reason, version = self.stops.pop(0)
             ids = ids[:count]
+        meta: dict[str, Any]
+        event: dict[str, Any]
         if not ids:  # stopped before its first token
             meta = {"id": body["rid"], "completion_tokens": 0, "finish_reason": reason, "weight_version": version}
             event = {"text": "", "output_ids": [], "meta_info": meta, "prompt_token_ids": body["input_ids"]}
@@ -232,7 +234,7 @@ class FakeEngine:
                 assert request.transport is not None
                 request.transport.abort()
                 return response
-            meta: dict[str, Any] = {
+            meta = {
                 "id": body["rid"],
                 "completion_tokens": at,
                 "prompt_tokens": len(body["input_ids"]),
@@ -244,7 +246,7 @@ class FakeEngine:
                 meta["output_token_logprobs"] = [[self.logprob, token, None]]
             if count := body.get("top_logprobs_num"):
                 meta["output_top_logprobs"] = [[[-0.5 - n, token + n, None] for n in range(count)]]
-            event: dict[str, Any] = {"text": "", "output_ids": [token], "meta_info": meta}
+            event = {"text": "", "output_ids": [token], "meta_info": meta}
             if at == len(ids):
                 meta["finish_reason"] = reason
                 meta["weight_versions"] = [{"version": version, "start": 0, "end": at}]

@@ -392,7 +392,7 @@ async def test_a_connection_serves_several_calls(stack: Stack) -> None:
 async def test_heartbeats_announce_the_addresses(stack: Stack) -> None:
     """`rollout.nodes` says where the proxy is and which leases it holds."""
     beats = lambda: stack.records(Heartbeat, "rollout.nodes")  # noqa: E731
-    stack.proxy._beat_now.set()
+    stack.proxy._pulse.beat_now()
     await stack.until(lambda: any(b.holds for b in beats()))
     beat = beats()[-1]
     assert (beat.role, beat.node_id) == ("proxy", "proxy-a")

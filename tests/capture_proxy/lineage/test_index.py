@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from capture_proxy.lineage.index import Lineage, head_of
+from capture_proxy.lineage.index import Lineage
+from capture_proxy.lineage.nodes import head_of
 from capture_proxy.reply import ProxyError, tool_call_id
 from capture_proxy.text_in import stand_alone
 from tests.capture_proxy.lineage.toy import (

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capture_proxy.lineage.index import Lineage, head_of
+from capture_proxy.lineage.index import Lineage
+from capture_proxy.lineage.nodes import head_of
 from capture_proxy.reply import ProxyError
 from schemas import arrays
 from schemas.resolve import resolve

@@ -17,7 +17,8 @@ from capture_proxy.call import Call, Prompt
 from capture_proxy.engines.base import EngineFinish
 from capture_proxy.leases import Lease
 from capture_proxy.lineage.continuing import made_whole
-from capture_proxy.lineage.index import Lineage, head_of
+from capture_proxy.lineage.index import Lineage
+from capture_proxy.lineage.nodes import head_of
 from capture_proxy.lineage.placing import is_checkpoint, place
 from capture_proxy.rendering.base import ParsedCall, ParsedReply, Renderer
 from capture_proxy.reply import ChatRequest, ProxyError, tool_call_id
