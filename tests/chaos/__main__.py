@@ -7,14 +7,18 @@ import asyncio
 import logging
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
 from tests.chaos.storm import Options, storm
 
+T = TypeVar("T")
 CALM_SHARE = 0.3
 """Of the time: for what is left to end after the last blow."""
 
@@ -31,6 +35,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--pi-share", type=float, default=0.1, help="of the groups")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a storm without violations")
     return parser.parse_args(arguments)
+
+
+async def _until_told(work: Coroutine[Any, Any, T]) -> T:
+    """Do it; a SIGTERM ends it in order, with every process stopped."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
 
 
 def main(arguments: list[str]) -> int:
@@ -51,11 +62,11 @@ def main(arguments: list[str]) -> int:
         pi_share=chosen.pi_share,
     )
     print(f"chaos: seed {seed}, {chosen.sessions} sessions, at most {chosen.minutes:g} minutes, in {root}", flush=True)
-    verdict, text = asyncio.run(storm(options, root, lambda line: print(line, flush=True)))
-    print(text, flush=True)
-    if verdict.is_clean and not chosen.keep:
+    outcome = asyncio.run(_until_told(storm(options, root, lambda line: print(line, flush=True))))
+    print(outcome.summary, flush=True)
+    if outcome.verdict.is_clean and not chosen.keep:
         shutil.rmtree(root, ignore_errors=True)
-    return 0 if verdict.is_clean else 1
+    return 0 if outcome.verdict.is_clean else 1
 
 
 if __name__ == "__main__":

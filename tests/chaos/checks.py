@@ -263,10 +263,15 @@ def writers_are_sealed(seen: Evidence) -> Iterator[str]:
 
 
 def capture_is_whole(seen: Evidence) -> Iterator[str]:
-    """No disk was lost, so no lease's last revision may say that calls never reached the log."""
+    """No disk was lost, so no lease's last revision may say that calls of an opened writer never reached the log.
+
+    A writer of whom only the asking is known (its proxy died before it had opened) has had no call.
+    """
+    opened = {(o.lease_id, o.writer) for o in seen.log.opened}
     for lease_id, trajectory in sorted(seen.log.last_built.items()):
-        if trajectory.capture_incomplete:
-            gaps = ", ".join(f"writer {g.writer} after {g.after_seq}" for g in trajectory.capture_incomplete)
+        real = [g for g in trajectory.capture_incomplete if (lease_id, g.writer) in opened]
+        if real:
+            gaps = ", ".join(f"writer {g.writer} after {g.after_seq}" for g in real)
             yield f"lease {lease_id} of session {trajectory.session_id} is incomplete: {gaps}"
 
 
@@ -296,6 +301,15 @@ def nothing_is_left(seen: Evidence) -> Iterator[str]:
     yield from seen.leftovers
 
 
+def most_sessions_complete(seen: Evidence) -> Iterator[str]:
+    """At least half of the sessions get through: a fleet that fails everything in good order isn't one that survives."""
+    completed = sum(facts[0].status is Status.COMPLETED for facts in seen.log.ends.values())
+    submitted = sum(len(sessions) for sessions in seen.expected.values())
+    if 2 * completed < submitted:
+        errors = Counter(facts[0].error for facts in seen.log.ends.values() if facts[0].status is not Status.COMPLETED)
+        yield f"only {completed} of {submitted} sessions completed; most failed with: {errors.most_common(1)}"
+
+
 def nobody_died_by_itself(seen: Evidence) -> Iterator[str]:
     """A part that wasn't hit may not end: trouble elsewhere is waited out."""
     yield from seen.deaths
@@ -317,6 +331,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     dead_letters_are_empty,
     groups_are_whole,
     nothing_is_left,
+    most_sessions_complete,
     nobody_died_by_itself,
 )
 

@@ -17,7 +17,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.killer import Killer
 from tests.chaos.leftovers import find_leftovers
 from tests.chaos.load import Load, draw_load, harnesses_of
-from tests.chaos.log import Log, read_log
+from tests.chaos.log import read_log
 from tests.chaos.plan import Blow, draw
 from tests.chaos.report import Facts, summary
 from trainer_sink import GroupConsumer
@@ -62,8 +62,18 @@ class Seen:
             self.delivered.add(record.session_id)
 
 
-async def storm(options: Options, root: Path, say: Callable[[str], None] = print) -> tuple[Verdict, str]:
-    """Run one storm in `root`; its verdict and the summary to print."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a storm was, what came of it, and the summary to print."""
+
+    evidence: Evidence
+    verdict: Verdict
+    facts: Facts
+    summary: str
+
+
+async def storm(options: Options, root: Path, say: Callable[[str], None] = print) -> Outcome:
+    """Run one storm in `root`, which keeps logs, journals, the brokers' data and the summary."""
     fleet = Fleet(root, say, run_slots=options.run_slots)
     blows = options.blows
     if blows is None:
@@ -76,7 +86,7 @@ async def storm(options: Options, root: Path, say: Callable[[str], None] = print
     seen = Seen()
     async with fleet.running():
         killer = Killer(fleet, blows, root / "blows.jsonl", say)
-        log = await _rage(fleet, killer, load, options, seen)
+        await _rage(fleet, killer, load, options, seen)
         await fleet.stop_parts()
         async with fleet.bus() as bus:
             log = await read_log(bus)
@@ -101,10 +111,10 @@ async def storm(options: Options, root: Path, say: Callable[[str], None] = print
     (root / "violations.txt").write_text("".join(f"{v}\n" for v in verdict.violations))
     text = summary(facts, evidence, verdict)
     (root / "summary.txt").write_text(text + "\n")
-    return verdict, text
+    return Outcome(evidence, verdict, facts, text)
 
 
-async def _rage(fleet: Fleet, killer: Killer, load: Load, options: Options, seen: Seen) -> Log:
+async def _rage(fleet: Fleet, killer: Killer, load: Load, options: Options, seen: Seen) -> None:
     """The storm itself, then the calm in which everything comes to its end."""
     stop = asyncio.Event()
     async with fleet.bus() as bus:
@@ -125,25 +135,24 @@ async def _rage(fleet: Fleet, killer: Killer, load: Load, options: Options, seen
             await submitting
             await fleet.calm()
             fleet.say(f"calm: {len(seen.ended)} of {load.sessions} sessions have ended")
-            return await _settle(fleet, bus, load, options.calm_s, seen, *readers)
+            await _settle(fleet, bus, load, options.calm_s, seen, *readers)
         finally:
             for task in (*readers, killing, submitting):
                 task.cancel()
             await asyncio.gather(*readers, killing, submitting, return_exceptions=True)
 
 
-async def _settle(fleet: Fleet, bus: Bus, load: Load, calm_s: float, seen: Seen, *readers: asyncio.Task[None]) -> Log:
-    """Wait until nothing is under way any more, or the time for it is over; the log then."""
+async def _settle(fleet: Fleet, bus: Bus, load: Load, calm_s: float, seen: Seen, *readers: asyncio.Task[None]) -> None:
+    """Wait until nothing is under way any more, or the time for it is over."""
     deadline = time.monotonic() + calm_s
     while True:
         _raise_if_failed(*readers)
-        log = Log()
         if len(seen.delivered) >= load.sessions or time.monotonic() > deadline:
             log = await read_log(bus)
             open_ends = judge(Evidence(log=log, ledger=ledger.Ledger(), expected=load.expected), SETTLING).violations
             is_over = not open_ends and {g for g, _ in seen.groups} >= load.expected.keys()
             if is_over or time.monotonic() > deadline:
-                return log
+                return
             fleet.say(f"calm: {len(open_ends)} still open, such as {open_ends[0] if open_ends else 'a group'}")
         await asyncio.sleep(SETTLE_EVERY_S)
 

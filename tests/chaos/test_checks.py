@@ -189,6 +189,15 @@ def _incomplete(seen: Evidence) -> None:
     seen.log.built[0] = replace(seen.log.built[0], capture_incomplete=[CaptureGap(writer=1, after_seq=3)])
 
 
+def _all_fail(seen: Evidence) -> None:
+    seen.log.events = [
+        replace(e, status=Status.FAILED, boundary=Boundary.SANDBOX, error="no disk")
+        if e.type is SessionEventType.ENDED
+        else e
+        for e in seen.log.events
+    ]
+
+
 def _dead_letter(seen: Evidence) -> None:
     seen.log.dead.append(DeadLetter("capture.completions.assembler.dead", "id_conflict", "there"))
 
@@ -230,6 +239,7 @@ def _dead_letter(seen: Evidence) -> None:
         (_sealed_twice, checks.writers_are_sealed, "sealed at [3, 4]"),
         (_never_opened, checks.writers_are_sealed, "never opened"),
         (_incomplete, checks.capture_is_whole, "writer 1 after 3"),
+        (_all_fail, checks.most_sessions_complete, "no disk"),
         (_dead_letter, checks.dead_letters_are_empty, "id_conflict"),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
@@ -261,6 +271,13 @@ def test_what_isnt_on_the_log_is_judged_too(change: dict[str, Any], check: Check
     """The ledger, the trainer's groups, what is left, and parts that ended without being hit."""
     found = list(check(replace(sound(), **change)))
     assert any(says in text for text in found), found
+
+
+def test_a_writer_that_was_only_asked_for_leaves_no_gap() -> None:
+    """Its proxy died before it had opened: nobody can have called there."""
+    seen = sound()
+    seen.log.built[0] = replace(seen.log.built[0], capture_incomplete=[CaptureGap(writer=2, after_seq=0)])
+    assert list(checks.capture_is_whole(seen)) == []
 
 
 def test_every_check_is_run() -> None:
