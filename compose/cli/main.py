@@ -25,6 +25,7 @@ from compose.cli import (
     session,
     status,
     submit,
+    tasks,
     topics,
     verify,
 )
@@ -49,6 +50,7 @@ verify.register(app)
 replay.register(app)
 app.add_typer(session.app, name="session")
 app.add_typer(topics.app, name="topics")
+app.add_typer(tasks.app, name="tasks")
 app.add_typer(export.app, name="export")
 app.add_typer(engine.app, name="engine")
 app.add_typer(harness.app, name="harness")
