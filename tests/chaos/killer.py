@@ -38,14 +38,23 @@ class Killer:
     async def run(self, stop: asyncio.Event) -> None:
         """Hit until the plan is through or `stop` is set; then wait until every victim is back. Raises what a blow raised."""
         began = time.monotonic()
-        for blow in self.blows:
-            if await _set_within(stop, began + blow.at_s - time.monotonic()):
-                break
-            self._under_way.add(asyncio.create_task(self._strike(blow), name=f"blow-{blow.target.name}"))
-        while self._under_way:
-            finished, self._under_way = await asyncio.wait(self._under_way)
-            for task in finished:
-                task.result()
+        try:
+            for blow in self.blows:
+                if await _set_within(stop, began + blow.at_s - time.monotonic()):
+                    break
+                self._under_way.add(asyncio.create_task(self._strike(blow), name=f"blow-{blow.target.name}"))
+                await self._collect(timeout_s=0)
+            while self._under_way:
+                await self._collect(timeout_s=None)
+        finally:
+            for task in self._under_way:
+                task.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _collect(self, *, timeout_s: float | None) -> None:
+        finished, self._under_way = await asyncio.wait(self._under_way, timeout=timeout_s)
+        for task in finished:
+            task.result()
 
     async def _strike(self, blow: Blow) -> None:
         self._note(blow, "begun")
