@@ -29,6 +29,7 @@ class Reader:
 
     A record that can't be decoded, or that `take` can't stand, goes to `<topic>.<component>.dead` and the reader goes on. A
     record of an unknown schema is waited for: the reader stops there and says so in `problems` (its name → why).
+    `on_caught_up` is called once, when everything has been taken that the log held when the reader began.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Reader:
         partitions: Sequence[int] | None = None,
         problems: MutableMapping[str, str] | None = None,
         on_interrupted: Callable[[], None] = lambda: None,
+        on_caught_up: Callable[[], None] | None = None,
     ) -> None:
         self._bus = bus
         self._dead = DeadLetters(bus, component)
@@ -54,19 +56,27 @@ class Reader:
         self._seen: dict[tuple[str, int], int] = {}
         self.problems: MutableMapping[str, str] = {} if problems is None else problems
         self._on_interrupted = on_interrupted
+        self._on_caught_up = on_caught_up
 
     async def run(self) -> None:
         """Read until cancelled; after an outage go on where the log was left."""
         while True:
             try:
-                tail = self._bus.tail(self._topics, start=self._resume_at(), partitions=self._partitions)
-                async with aclosing(tail) as deliveries:
-                    async for delivery in deliveries:
-                        await self._deliver(delivery)
+                if self._on_caught_up is not None:
+                    await self._read(until_end=True)
+                    tell, self._on_caught_up = self._on_caught_up, None
+                    tell()
+                await self._read(until_end=False)
             except Exception as error:  # noqa: BLE001 - the reader's boundary: an outage of the log must not end its owner
                 _log.warning("reader.interrupted", reader=self._name, error=repr(error))
             self._on_interrupted()
             await asyncio.sleep(PAUSE_S)
+
+    async def _read(self, *, until_end: bool) -> None:
+        tail = self._bus.tail(self._topics, start=self._resume_at(), partitions=self._partitions, until_end=until_end)
+        async with aclosing(tail) as deliveries:
+            async for delivery in deliveries:
+                await self._deliver(delivery)
 
     def _resume_at(self) -> Start:
         return {**self._start, **self._seen} if isinstance(self._start, Mapping) else self._start

@@ -45,6 +45,8 @@ class Processor(Protocol):
     """Also the app's id (behind the prefix) and the component of its dead letters."""
     topics: Sequence[str]
     table_names: Sequence[str]
+    by_header: Collection[str]
+    """Those of its topics of which it reads the headers only: their values come unresolved and undecoded."""
 
     def bind(self, tables: dict[str, Table]) -> None:
         """Take the tables of a fresh app."""
@@ -52,6 +54,10 @@ class Processor(Protocol):
 
     async def handle(self, delivery: Delivery, raw: bytes) -> None:
         """Handle one record; see `intake.Handle`."""
+        ...
+
+    def done(self, delivery: Delivery) -> None:
+        """A record was handled or buried."""
         ...
 
     def background(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -187,7 +193,7 @@ def _credentials(settings: BusSettings) -> Any:
 _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "assembler": ("records", "sessions"),
     "joiner": ("sessions", "trajectories"),
-    "orchestrator": ("sessions", "tasks"),
+    "orchestrator": ("sessions", "tasks", "groups", "group_tasks"),
 }
 """The tables of every processor, for the topics that they need."""
 

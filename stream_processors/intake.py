@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,8 +41,19 @@ class IntakeHealth:
 class Intake:
     """Feeds one processor from the stream of all its partitions, one record at a time."""
 
-    def __init__(self, handle: Handle, blobs: BlobStore, dead_letters: DeadLetters) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        blobs: BlobStore,
+        dead_letters: DeadLetters,
+        *,
+        by_header: Collection[str] = (),
+        on_done: Callable[[Delivery], None] = lambda _: None,
+    ) -> None:
+        """Of `by_header` topics only the headers are read; `on_done` is told of each record that was handled or buried."""
         self._handle = handle
+        self._by_header = by_header
+        self._on_done = on_done
         self._blobs = blobs
         self._dead_letters = dead_letters
         self.health = IntakeHealth()
@@ -71,9 +82,13 @@ class Intake:
                 break
         self.health.last_handled_at = time.time_ns() // 1_000_000
         self.problems.pop(place, None)
+        self._on_done(delivery)
         return True
 
     async def _attempt(self, delivery: Delivery) -> None:
+        if delivery.topic in self._by_header:
+            await self._handle(delivery, delivery.value)
+            return
         resolved = await resolve(delivery, self._blobs)
         if resolved.is_tombstone:
             return

@@ -49,13 +49,24 @@ class ProcessorHealth:
     last_handled_at: int = 0
 
 
+def intake_of(bus: Bus, processor: Processor) -> Intake:
+    """The record boundary of one processor."""
+    return Intake(
+        processor.handle,
+        bus.blobs,
+        DeadLetters(bus, processor.name),
+        by_header=processor.by_header,
+        on_done=processor.done,
+    )
+
+
 class ProcessorService:
     """Hosts one processor: builds its Faust app, watches it, and builds it again when it crashed."""
 
     def __init__(self, settings: BusSettings, bus: Bus, processor: Processor) -> None:
         self.processor = processor
         self.ready = asyncio.Event()
-        self.intake = Intake(processor.handle, bus.blobs, DeadLetters(bus, processor.name))
+        self.intake = intake_of(bus, processor)
         self._settings = settings
         self._bus = bus
         self._app: faust.App | None = None

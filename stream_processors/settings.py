@@ -24,5 +24,7 @@ class ProcessorSettings(BaseModel):
     """A worker that was asked to end a run (deadline, cancellation) has that long to kill, seal and tell."""
     command_grace_s: float = Field(default=15.0, gt=0)
     """A worker that was assigned a session must list it in a heartbeat after that long."""
+    max_lag_groups: int = Field(default=256, ge=1)
+    """Groups that may be admitted ahead of a trainer that names no limit of its own; without a trainer there is none."""
     forget_after_s: float = Field(default=14 * 24 * 3600.0, gt=0)
     """So long after its end nothing of a session stays in the tables and in rollout.state: the retention of rollout.sessions."""

@@ -35,6 +35,7 @@ class Assembler:
     name = "assembler"
     topics: Sequence[str] = ("capture.completions", "rollout.sessions")
     table_names: Sequence[str] = ("records", "sessions")
+    by_header: Collection[str] = ()
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -48,6 +49,9 @@ class Assembler:
         """Take the tables of a fresh app."""
         self._records, self._sessions = tables["records"], tables["sessions"]
         self._grown.clear()
+
+    def done(self, delivery: Delivery) -> None:
+        """Nothing keeps account of that."""
 
     def background(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Nothing runs beside the agent."""

@@ -14,7 +14,7 @@ from bus.claims import resolve_value
 from schemas.codec import decode
 from schemas.records import SessionEvent, SessionEventType, Trajectory
 from stream_processors.app import Table, drop
-from stream_processors.joiner.core import apply, is_complete, revisions, score
+from stream_processors.joiner.core import apply, headers_of, is_complete, revisions, score
 from stream_processors.joiner.row import SessionRow
 
 _log = structlog.get_logger(__name__)
@@ -30,6 +30,7 @@ class Joiner:
     name = "joiner"
     topics: Sequence[str] = ("rollout.sessions", "trajectory.built", "reward.assigned")
     table_names: Sequence[str] = ("sessions", "trajectories")
+    by_header: Collection[str] = ()
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -40,6 +41,9 @@ class Joiner:
     def bind(self, tables: dict[str, Table]) -> None:
         """Take the tables of a fresh app."""
         self._sessions, self._trajectories = tables["sessions"], tables["trajectories"]
+
+    def done(self, delivery: Delivery) -> None:
+        """Nothing keeps account of that."""
 
     def background(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Nothing runs beside the agent."""
@@ -75,7 +79,8 @@ class Joiner:
             return
         for view in news:
             trajectory = await self._load(view, session_id)
-            await self._bus.publish(score(view, session_id, trajectory, delivery.timestamp_ms))
+            scored = score(view, session_id, trajectory, delivery.timestamp_ms)
+            await self._bus.publish(scored, headers=headers_of(scored))
             self.emitted += 1
             _log.info(
                 "trajectory.scored", session_id=session_id, revision=view.revision, status=row.end and row.end.status

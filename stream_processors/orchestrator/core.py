@@ -57,9 +57,16 @@ def _concerns(row: SessionRow, fact: SessionEvent, stage: Stage) -> bool:
         return (fact.attempt, fact.round, fact.worker_id) == (row.attempt, row.round, row.worker_id)
     if fact.type is Fact.DEADLINE_HIT:
         return fact.stage is stage and fact.attempt == row.attempt and fact.round == row.round
-    if fact.type is Fact.SEAL_OVERDUE:
+    if fact.type in (Fact.SEAL_OVERDUE, Fact.BUILT):
         return fact.lease_id in row.sealing
+    if fact.type is Fact.CANCEL_REQUESTED:
+        return not (_is_early_stop(fact) and (stage is Stage.POSTRUN or row.status is not Status.NONE))
     return True
+
+
+def _is_early_stop(fact: SessionEvent) -> bool:
+    """Whether a cancel only saves what is still to be run: what has run is graded."""
+    return isinstance(fact.details, dict) and bool(fact.details.get("early_stop"))
 
 
 def _registered(fact: SessionEvent, at: int) -> SessionRow:
@@ -195,9 +202,11 @@ def _retry_init(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
     if row.attempt < row.max_attempts:
         return _next_attempt(row, at)
     if fact.type is Fact.DEADLINE_HIT:
-        return _failed(row, Boundary.SANDBOX, f"preparing took longer than {row.times.init_s:g} s (budgets.init_s)")
+        error = f"preparing took longer than {row.times.init_s:g} s (budgets.init_s)"
+        return _failed(row, Boundary.SANDBOX, error, Status.TIMEOUT)
     boundary = fact.boundary if fact.boundary not in (Boundary.NONE, Boundary.UNKNOWN) else Boundary.SANDBOX
-    return _failed(row, boundary, fact.error or "preparing failed")
+    status = Status.TIMEOUT if fact.status is Status.TIMEOUT else Status.FAILED
+    return _failed(row, boundary, fact.error or "preparing failed", status)
 
 
 def _expire(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
@@ -214,7 +223,8 @@ def _expire(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
         Fact.DEADLINE_HIT: "granted, but its worker didn't start it in time",
         Fact.DECLINED: fact.error or "its worker declined to run it",
     }.get(fact.type, f"worker {row.worker_id} was lost")
-    return _failed(sealed, Boundary.SANDBOX, f"{why}; no attempt of {row.max_attempts} is left")
+    status = Status.TIMEOUT if fact.type is Fact.DEADLINE_HIT else Status.FAILED
+    return _failed(sealed, Boundary.SANDBOX, f"{why}; no attempt of {row.max_attempts} is left", status)
 
 
 def _overrun(row: SessionRow, fact: SessionEvent, at: int) -> SessionRow:
@@ -253,7 +263,11 @@ def _give_up_queue(row: SessionRow, _: SessionEvent, __: int) -> SessionRow:
     return _failed(row, Boundary.NONE, error, Status.TIMEOUT)
 
 
-def _note_overdue(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
+def _close(row: SessionRow, _: SessionEvent, __: int) -> SessionRow:
+    return row if row.is_told else replace(row, is_told=True)
+
+
+def _close_seal(row: SessionRow, fact: SessionEvent, _: int) -> SessionRow:
     return replace(row, sealing={k: v for k, v in row.sealing.items() if k != fact.lease_id})
 
 
@@ -273,5 +287,7 @@ _APPLY: Final[dict[Move, Callable[[SessionRow, SessionEvent, int], SessionRow]]]
     Move.LOSE_GRADING: _lose_grading,
     Move.CANCEL: _cancel,
     Move.GIVE_UP_QUEUE: _give_up_queue,
-    Move.NOTE_OVERDUE: _note_overdue,
+    Move.NOTE_OVERDUE: _close_seal,
+    Move.NOTE_BUILT: _close_seal,
+    Move.CLOSE: _close,
 }

@@ -16,6 +16,9 @@ from stream_processors.orchestrator.states import Move
 _WORKER_SLACK_MS = 60_000
 """Between a worker's own deadline and the time after which it takes a command for stale."""
 
+_BOOKS = frozenset({Move.NOTE_OVERDUE, Move.NOTE_BUILT, Move.CLOSE})
+"""Moves that only close books: the session stands where it stood."""
+
 
 def outputs(row: SessionRow, fact: SessionEvent, registered: SessionEvent) -> list[Record]:
     """The records that `fact` causes, in order; `row` is the row after it, `registered` the session's first fact."""
@@ -40,10 +43,11 @@ def outputs(row: SessionRow, fact: SessionEvent, registered: SessionEvent) -> li
             records += _sealed_by_us(row, fact, registered)
         case _:
             pass
-    if row.stage is Stage.ENDED and move is not Move.NOTE_OVERDUE:
+    if move in _BOOKS:
+        return records
+    if row.stage is Stage.ENDED:
         records.append(_ended(row, registered))
-    if move is not Move.NOTE_OVERDUE:
-        records.append(state_of(row))
+    records.append(state_of(row))
     return records
 
 

@@ -71,7 +71,9 @@ class SessionRow:
     rewards: tuple[str, ...] = ()
     expects_reward: bool = False
     sealing: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    """Sealed leases whose grace isn't over: lease → (sealed at, writers)."""
+    """Sealed leases without a trajectory, whose grace isn't over: lease → (sealed at, writers)."""
+    is_told: bool = False
+    """Whether the terminal fact stands on the log."""
 
     version: int = -1
     partition: int = -1
@@ -83,6 +85,11 @@ class SessionRow:
     def is_external(self) -> bool:
         """Whether somebody else runs it."""
         return self.owner == EXTERNAL
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What a control may call it by, per kind of target."""
+        return {"session": self.session_id, "group": self.group_id, "task": self.task_id, "policy": self.policy_id}
 
     @property
     def is_live(self) -> bool:

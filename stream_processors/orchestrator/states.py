@@ -44,10 +44,16 @@ class Move(StrEnum):
     """The queue's budget passed: the end, as a time-out."""
     NOTE_OVERDUE = "note_overdue"
     """A sealed lease's grace is over and the fact stands on the log."""
+    NOTE_BUILT = "note_built"
+    """A sealed lease's trajectory is built: nobody needs to be told that its grace is over."""
+    CLOSE = "close"
+    """The terminal fact stands on the log: nothing of the task is needed any more."""
 
 
 NEW: Final = Stage.UNKNOWN
 """The stage of a session that has no row."""
+
+_STAGES: Final = (Stage.QUEUED, Stage.INIT, Stage.READY, Stage.RUNNING, Stage.POSTRUN, Stage.ENDED)
 
 MOVES: Final[dict[tuple[Stage, Fact], Move]] = {
     (NEW, Fact.REGISTERED): Move.ENQUEUE,
@@ -56,7 +62,6 @@ MOVES: Final[dict[tuple[Stage, Fact], Move]] = {
     (Stage.QUEUED, Fact.READY): Move.GRANT,
     (Stage.QUEUED, Fact.DEADLINE_HIT): Move.GIVE_UP_QUEUE,
     (Stage.QUEUED, Fact.CANCEL_REQUESTED): Move.CANCEL,
-    (Stage.QUEUED, Fact.SEAL_OVERDUE): Move.NOTE_OVERDUE,
     # a worker prepares it
     (Stage.INIT, Fact.READY): Move.GRANT,
     (Stage.INIT, Fact.INIT_FAILED): Move.RETRY_INIT,
@@ -64,7 +69,6 @@ MOVES: Final[dict[tuple[Stage, Fact], Move]] = {
     (Stage.INIT, Fact.DECLINED): Move.REQUEUE,
     (Stage.INIT, Fact.INIT_LOST): Move.REQUEUE,
     (Stage.INIT, Fact.CANCEL_REQUESTED): Move.CANCEL,
-    (Stage.INIT, Fact.SEAL_OVERDUE): Move.NOTE_OVERDUE,
     # the lease is granted, the harness doesn't run yet
     (Stage.READY, Fact.GRANTED): Move.COMMAND_RUN,
     (Stage.READY, Fact.STARTED): Move.START,
@@ -74,7 +78,6 @@ MOVES: Final[dict[tuple[Stage, Fact], Move]] = {
     (Stage.READY, Fact.LEASE_EXPIRED): Move.EXPIRE,
     (Stage.READY, Fact.DEADLINE_HIT): Move.EXPIRE,
     (Stage.READY, Fact.CANCEL_REQUESTED): Move.CANCEL,
-    (Stage.READY, Fact.SEAL_OVERDUE): Move.NOTE_OVERDUE,
     # the harness runs
     (Stage.RUNNING, Fact.STARTED): Move.START,
     (Stage.RUNNING, Fact.FINISHED): Move.FINISH,
@@ -82,15 +85,16 @@ MOVES: Final[dict[tuple[Stage, Fact], Move]] = {
     (Stage.RUNNING, Fact.LEASE_EXPIRED): Move.EXPIRE,
     (Stage.RUNNING, Fact.DEADLINE_HIT): Move.OVERRUN,
     (Stage.RUNNING, Fact.CANCEL_REQUESTED): Move.CANCEL,
-    (Stage.RUNNING, Fact.SEAL_OVERDUE): Move.NOTE_OVERDUE,
     # the lease is sealed, its holder grades
     (Stage.POSTRUN, Fact.GRADED): Move.GRADE,
     (Stage.POSTRUN, Fact.LEASE_EXPIRED): Move.LOSE_GRADING,
     (Stage.POSTRUN, Fact.DEADLINE_HIT): Move.LOSE_GRADING,
     (Stage.POSTRUN, Fact.CANCEL_REQUESTED): Move.CANCEL,
-    (Stage.POSTRUN, Fact.SEAL_OVERDUE): Move.NOTE_OVERDUE,
-    # the end is final; only the books of a sealed lease are still kept
-    (Stage.ENDED, Fact.SEAL_OVERDUE): Move.NOTE_OVERDUE,
+    # the end is final
+    (Stage.ENDED, Fact.ENDED): Move.CLOSE,
+    # the books of sealed leases (also of earlier attempts) are kept in every stage
+    **{(stage, Fact.BUILT): Move.NOTE_BUILT for stage in _STAGES},
+    **{(stage, Fact.SEAL_OVERDUE): Move.NOTE_OVERDUE for stage in _STAGES},
 }
 
 

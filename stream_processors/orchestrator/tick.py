@@ -7,11 +7,12 @@ does nothing when it arrives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.records import Boundary, Control, ControlAction, SessionEvent, Stage
+from schemas.records import Boundary, ControlAction, SessionEvent, Stage
 from schemas.records import SessionEventType as Fact
+from stream_processors.orchestrator.controls import Controls
 from stream_processors.orchestrator.fleet import FleetView
 from stream_processors.orchestrator.row import SessionRow
 
@@ -37,24 +38,26 @@ class Seen:
     fleet: FleetView
     limits: Limits
     now: int
-    controls: Sequence[Control] = ()
+    controls: Controls = field(default_factory=Controls)
     pending: Sequence[SessionEvent] = ()
+    may_assign: bool = True
+    """Whether the views are read far enough to give sessions away: what is paused might stand further on."""
 
 
 def tick(seen: Seen) -> list[SessionEvent]:
     """The facts that are due now."""
-    cancels = [c for c in seen.controls if c.action is ControlAction.CANCEL]
     now, limits = seen.now, seen.limits
     facts: list[SessionEvent] = []
     for row in seen.rows:
         facts += _overdue_seals(row, now, limits)
         if row.stage is Stage.ENDED:
             continue
-        fact = _cancel(row, cancels) or _deadline(row, now, limits) or _lost(row, seen.fleet, now, limits)
+        fact = _cancel(row, seen.controls) or _deadline(row, seen) or _lost(row, seen.fleet, now, limits)
         if fact is not None:
             facts.append(fact)
-    busy = {f.session_id for f in facts}
-    facts += _assign(seen, [r for r in seen.rows if r.stage is Stage.QUEUED and r.session_id not in busy])
+    if seen.may_assign:
+        busy = {f.session_id for f in facts}
+        facts += _assign(seen, [r for r in seen.rows if r.stage is Stage.QUEUED and r.session_id not in busy])
     return facts
 
 
@@ -83,21 +86,20 @@ def _overdue_seals(row: SessionRow, now: int, limits: Limits) -> Iterator[Sessio
             )
 
 
-def _cancel(row: SessionRow, cancels: list[Control]) -> SessionEvent | None:
+def _cancel(row: SessionRow, controls: Controls) -> SessionEvent | None:
     """The first control that cancels this session; one from before its registration means an earlier one."""
     if row.ending != "none":
         return None
-    names = {"session": row.session_id, "group": row.group_id, "task": row.task_id, "policy": row.policy_id}
-    for control in cancels:
-        is_meant = control.target == "*" or control.target == names.get(control.target_kind)
-        is_lease = control.lease_id in ("", row.lease_id)
-        if is_meant and is_lease and control.at >= row.registered_at:
-            return _fact(row, Fact.CANCEL_REQUESTED, control.at, error=control.reason, worker_id="", incarnation="")
-    return None
+    control = controls.cancel_of(row.names, row.registered_at, row.lease_id)
+    if control is None and row.worker_id:  # a node's cancel means what it had then, not what it gets later
+        control = controls.cancel_of({"node": row.worker_id}, row.since_at, row.lease_id)
+    if control is None:
+        return None
+    return _fact(row, Fact.CANCEL_REQUESTED, control.at, error=control.reason, worker_id="", incarnation="")
 
 
-def _deadline(row: SessionRow, now: int, limits: Limits) -> SessionEvent | None:
-    times = row.times
+def _deadline(row: SessionRow, seen: Seen) -> SessionEvent | None:
+    times, now, limits = row.times, seen.now, seen.limits
     if row.is_external:
         return _fact(row, Fact.DEADLINE_HIT, now) if row.deadline_at and now >= row.deadline_at else None
     if row.ending != "none" and row.is_open:
@@ -114,6 +116,8 @@ def _deadline(row: SessionRow, now: int, limits: Limits) -> SessionEvent | None:
     since_at = row.queued_at if row.stage is Stage.QUEUED else row.since_at
     if allowed_ms is None or now - since_at < allowed_ms:
         return None
+    if row.stage is Stage.QUEUED and now - since_at - seen.controls.paused_ms(row.names, since_at, now) < allowed_ms:
+        return None  # while it was paused nobody could have taken it
     return _fact(row, Fact.DEADLINE_HIT, now, error=f"the {row.stage} stage took longer than {allowed_ms / 1000:g} s")
 
 
@@ -139,7 +143,7 @@ def _assign(seen: Seen, queued: list[SessionRow]) -> Iterator[SessionEvent]:
     free = _free_places(seen)
     on_their_way = {p.session_id for p in seen.pending if p.type is Fact.INIT_ASSIGNED}
     for row in sorted(queued, key=lambda r: (-r.priority, r.registered_at, r.session_id)):
-        if row.session_id in on_their_way:
+        if row.session_id in on_their_way or seen.controls.holds(row.names) is ControlAction.PAUSE:
             continue
         worker = max(free, key=lambda w: (free[w], w), default=None)
         if worker is None or free[worker] < 1:
@@ -163,6 +167,7 @@ def _free_places(seen: Seen) -> dict[tuple[str, str], int]:
     free = {
         (node.beat.node_id, node.beat.incarnation): node.beat.free_init
         for node in fleet.workers(seen.now, seen.limits.lease_ttl_ms)
+        if not seen.controls.holds_node(node.beat.node_id)
     }
     given = {
         (row.worker_id, row.incarnation, row.session_id)

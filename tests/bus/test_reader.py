@@ -116,3 +116,19 @@ async def test_after_an_outage_nothing_is_taken_twice(memory_bus: MemoryBus, mon
         await seen.until(2)
     assert [getattr(r, "control_id", None) for r in seen.records] == ["a", "b"]
     assert interruptions == [1]
+
+
+async def test_it_says_once_when_the_log_as_it_was_has_been_taken(memory_bus: MemoryBus) -> None:
+    """Not before the last record that stood there, and then it reads on, each record once."""
+    seen, told = Seen(), []
+    for name in ("a", "b"):
+        await memory_bus.publish(control(name))
+    async with reading(reader_of(memory_bus, seen, on_caught_up=lambda: told.append(len(seen.records)))):
+        await seen.until(2)
+        async with asyncio.timeout(10):
+            while not told:
+                await asyncio.sleep(0.01)
+        await memory_bus.publish(control("c"))
+        await seen.until(3)
+    assert told == [2]
+    assert [r.control_id for r in seen.records if isinstance(r, Control)] == ["a", "b", "c"]

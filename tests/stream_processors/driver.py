@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from bus import DeadLetters, Delivery
+from bus import Delivery
 from bus.memory import MemoryBus
 from stream_processors.app import Processor
-from stream_processors.intake import Intake
+from stream_processors.service import intake_of
 
 
 class JournalTable(dict[bytes, bytes]):
@@ -49,7 +49,7 @@ class Driven:
         self.processor = self.make(self.bus)
         self.tables = self.tables or {name: JournalTable() for name in self.processor.table_names}
         self.processor.bind(dict(self.tables))
-        self.intake = Intake(self.processor.handle, self.bus.blobs, DeadLetters(self.bus, self.processor.name))
+        self.intake = intake_of(self.bus, self.processor)
 
     def waiting(self) -> list[Delivery]:
         """The next record of every partition that has one."""

@@ -48,7 +48,7 @@ async def test_every_app_keeps_to_the_rules(memory_bus: MemoryBus, name: str) ->
 def test_the_changelogs_are_compacted_and_partitioned_like_their_sources() -> None:
     """An admin creates them: Faust may not, and the broker doesn't."""
     topics = changelog_topics(5)
-    assert len(topics) == 6
+    assert len(topics) == 8
     assert {(str(t.cleanup), t.partitions, t.retention_ms) for t in topics} == {("compact", 5, -1)}
 
 

@@ -45,6 +45,7 @@ AFTER: dict[tuple[Stage, Fact], Stage] = {
     (Stage.POSTRUN, Fact.LEASE_EXPIRED): Stage.ENDED,
     (Stage.POSTRUN, Fact.DEADLINE_HIT): Stage.ENDED,
     (Stage.POSTRUN, Fact.CANCEL_REQUESTED): Stage.ENDED,
+    (Stage.ENDED, Fact.ENDED): Stage.ENDED,
 }
 
 
@@ -66,7 +67,7 @@ def test_a_fact_does_what_the_table_says_and_nothing_else(stage: Stage, kind: Fa
     row = replace(row_in(stage), is_commanded=False)
     after = apply(row, matching(stage, kind), 50, 99_000)
     assert after is not None
-    if kind is Fact.SEAL_OVERDUE:
+    if kind in (Fact.SEAL_OVERDUE, Fact.BUILT):
         # Only a sealed lease's books are kept, whatever the session does meanwhile.
         assert (after is row) == (not row.sealing)
         assert not after.sealing
@@ -87,6 +88,6 @@ def test_only_a_registration_makes_a_row() -> None:
 
 def test_the_table_is_what_is_tested() -> None:
     """No legal cell is missing from the expectations above, and every move is used."""
-    overdue = {(stage, Fact.SEAL_OVERDUE) for stage in STAGES}
-    assert set(MOVES) == set(AFTER) | overdue | {(NEW, Fact.REGISTERED)}
+    books = {(stage, kind) for stage in STAGES for kind in (Fact.SEAL_OVERDUE, Fact.BUILT)}
+    assert set(MOVES) == set(AFTER) | books | {(NEW, Fact.REGISTERED)}
     assert set(MOVES.values()) == set(Move)

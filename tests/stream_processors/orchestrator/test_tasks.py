@@ -6,7 +6,9 @@ import pytest
 
 from bus import PoisonError
 from schemas import ids
-from schemas.records import GroupEvent, SessionEvent, TaskRequest
+from schemas.records import GroupEvent, GroupEventType, SessionEvent, TaskRequest
+from stream_processors.orchestrator.groups.core import apply
+from stream_processors.orchestrator.groups.outputs import outputs
 from stream_processors.orchestrator.tasks import register
 
 SPEC = {
@@ -19,16 +21,21 @@ SPEC = {
 
 
 def test_a_task_registers_its_group_and_every_session() -> None:
-    """The group's fact first, then one session per sample, each with the spec that others need."""
+    """The group's fact carries the task; its admission registers one session per sample, each with the spec that others need."""
     request = TaskRequest(task_id="t", policy_id="p", num_samples=3, spec=SPEC, submitted_at=77)
-    group, *sessions = register(request, 100)
-    assert isinstance(group, GroupEvent)
+    group = register(request, 100)
     assert (group.group_id, group.size, group.at) == (ids.group_id("t"), 3, 77)
+    assert (group.policy_id, group.harness, group.max_requeues) == ("p", "pi", 1)
+    row = apply(None, group, 0, 100)
+    row = apply(row, GroupEvent(group_id=group.group_id, type=GroupEventType.ADMITTED), 1, 200)
+    assert row is not None
+    (sessions,) = outputs(row, group, group)
     assert [s.session_id for s in sessions if isinstance(s, SessionEvent)] == [
         ids.session_id(group.group_id, n) for n in range(3)
     ]
     first = sessions[0]
     assert isinstance(first, SessionEvent)
+    assert first.at == 77
     assert first.spec is not None
     assert (first.spec.harness, first.spec.harness_version, first.spec.builder) == ("pi", "1.6.0", "per_request")
     assert (first.spec.sampling, first.spec.metadata, first.spec.group_size) == ({"temperature": 0.7}, {"repo": "r"}, 3)

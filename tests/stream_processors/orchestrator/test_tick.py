@@ -9,6 +9,7 @@ import pytest
 
 from schemas.records import Control, ControlAction, Heartbeat, Held, SessionEvent, Stage, Status
 from schemas.records import SessionEventType as Fact
+from stream_processors.orchestrator.controls import Controls
 from stream_processors.orchestrator.fleet import FleetView
 from stream_processors.orchestrator.row import SessionRow
 from stream_processors.orchestrator.tick import Limits, Seen, tick
@@ -183,7 +184,7 @@ def test_a_cancel_reaches_what_it_names(kind: str, target: str) -> None:
     """By session, group, task or policy, or all."""
     row = row_in(Stage.RUNNING)
     control = Control(action=ControlAction.CANCEL, target=target, target_kind=kind, reason="no", at=5000)
-    (cancel,) = due([row], fleet(at=row.moved_at), row.moved_at, controls=[control])
+    (cancel,) = due([row], fleet(at=row.moved_at), row.moved_at, controls=Controls.of(control))
     assert (cancel.type, cancel.session_id, cancel.error) == (Fact.CANCEL_REQUESTED, SESSION, "no")
 
 
@@ -200,7 +201,7 @@ def test_a_cancel_reaches_what_it_names(kind: str, target: str) -> None:
 def test_a_control_that_means_something_else_does_nothing(control: Control) -> None:
     """Another target, a time before the session was registered, another lease, another action."""
     row = row_in(Stage.RUNNING)
-    assert due([row], fleet(at=row.moved_at), row.moved_at, controls=[control]) == []
+    assert due([row], fleet(at=row.moved_at), row.moved_at, controls=Controls.of(control)) == []
 
 
 def test_a_worker_that_was_asked_to_end_a_run_gets_a_moment() -> None:
@@ -208,8 +209,10 @@ def test_a_worker_that_was_asked_to_end_a_run_gets_a_moment() -> None:
     row = replace(row_in(Stage.RUNNING), ending=Status.CANCELLED)
     control = Control(action=ControlAction.CANCEL, target=SESSION, at=5000)
     view = fleet(beat(holds=[Held(session_id=SESSION, attempt=1)]), at=row.moved_at + 19_000)
-    assert due([row], view, row.moved_at + 19_999, controls=[control]) == []
-    assert [f.type for f in due([row], view, row.moved_at + 20_000, controls=[control])] == [Fact.LEASE_EXPIRED]
+    assert due([row], view, row.moved_at + 19_999, controls=Controls.of(control)) == []
+    assert [f.type for f in due([row], view, row.moved_at + 20_000, controls=Controls.of(control))] == [
+        Fact.LEASE_EXPIRED
+    ]
 
 
 def test_an_attached_session_has_only_its_deadline() -> None:

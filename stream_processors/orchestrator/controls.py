@@ -1,0 +1,158 @@
+"""What operators and trainers ask of the fleet, as read from rollout.control: cancels, and what is paused or drained now.
+
+A view in memory, by the times at which the log has the controls; what stays in force for long is published again before the
+topic's retention takes it (`renewals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from schemas.records import Control, ControlAction
+from schemas.topics import DAY_MS
+
+FLEET: Final = "fleet"
+"""The kind of target that means everything; its target is `*`."""
+
+ISSUER: Final = "orchestrator"
+RENEW_AFTER_MS: Final = DAY_MS
+"""A pause is told again when it was last told that long ago: well within the topic's seven days."""
+
+_STANDING: Final = frozenset({ControlAction.PAUSE, ControlAction.DRAIN, ControlAction.RESUME})
+
+Names = Mapping[str, str]
+"""What a thing may be called by a control: kind of target → target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when until when (None: still) something was paused or drained, in UTC epoch ms."""
+
+    action: ControlAction
+    from_at: int
+    to_at: int | None
+
+
+@dataclass(slots=True)
+class Controls:
+    """All controls that still mean something."""
+
+    cancels: list[Control] = field(default_factory=list)
+    _standing: dict[tuple[str, str], list[Control]] = field(default_factory=dict)
+    _told_at: dict[str, int] = field(default_factory=dict)
+    _spans: dict[tuple[str, str], list[Span]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *controls: Control) -> Self:
+        """The view after these, each told at its `at`."""
+        view = cls()
+        for control in controls:
+            view.take(control, control.at)
+        return view
+
+    def take(self, control: Control, told_at: int) -> None:
+        """Note a control that the log has since `told_at`; its issuer's own clock doesn't matter."""
+        # One that is told again is in force since it was first told.
+        since = control.at if control.issuer == ISSUER else told_at
+        control = replace(control, at=since)
+        if control.action is ControlAction.CANCEL:
+            if control not in self.cancels:
+                self.cancels.append(control)
+        elif control.action in _STANDING:
+            place = _place(control)
+            told = self._standing.setdefault(place, [])
+            if all(other.control_id != control.control_id for other in told):
+                told.append(control)
+                told.sort(key=lambda c: c.at)
+            self._told_at[control.control_id] = max(told_at, self._told_at.get(control.control_id, 0))
+            self._spans.clear()
+
+    def cancel_of(self, names: Names, since_at: int, lease_id: str | None = None) -> Control | None:
+        """The first cancel of something that exists since `since_at`: one from before means an earlier one."""
+        for control in self.cancels:
+            is_meant = control.target in ("*", names.get(control.target_kind))
+            is_lease = control.lease_id in ("", lease_id)
+            if is_meant and is_lease and control.at >= since_at:
+                return control
+        return None
+
+    def holds(self, names: Names) -> ControlAction | None:
+        """PAUSE or DRAIN when that is in force for one of these names, the stronger of the two; else None."""
+        found = {spans[-1].action for spans in self._of(names) if spans and spans[-1].to_at is None}
+        if ControlAction.PAUSE in found:
+            return ControlAction.PAUSE
+        return ControlAction.DRAIN if found else None
+
+    def holds_node(self, node_id: str) -> bool:
+        """Whether a worker gets nothing new; what holds the whole fleet holds groups and sessions, not its workers."""
+        spans = self._spans_of(("node", node_id)) if self._standing else []
+        return bool(spans) and spans[-1].to_at is None
+
+    def paused_ms(self, names: Names, since_at: int, until_at: int) -> int:
+        """How long it was paused between two times."""
+        cuts: list[tuple[int, int]] = []
+        for spans in self._of(names):
+            for span in spans:
+                begin, end = max(since_at, span.from_at), min(until_at, until_at if span.to_at is None else span.to_at)
+                if span.action is ControlAction.PAUSE and begin < end:
+                    cuts.append((begin, end))
+        total, reached = 0, since_at
+        for begin, end in sorted(cuts):
+            total += max(0, end - max(begin, reached))
+            reached = max(reached, end)
+        return total
+
+    def in_force(self) -> dict[tuple[str, str], ControlAction]:
+        """What is paused or drained now: (kind, target) → action."""
+        return {
+            place: spans[-1].action
+            for place in self._standing
+            if (spans := self._spans_of(place)) and spans[-1].to_at is None
+        }
+
+    def renewals(self, now: int) -> list[Control]:
+        """What is in force and was told too long ago for the topic's retention, to be told again."""
+        due: list[Control] = []
+        for place in self.in_force():
+            last = self._standing[place][-1]
+            if now - self._told_at[last.control_id] >= RENEW_AFTER_MS:
+                due.append(replace(last, issuer=ISSUER))
+        return due
+
+    def forget(self, before: int) -> None:
+        """Drop cancels from before then: nothing that they could mean still runs."""
+        self.cancels = [c for c in self.cancels if c.at >= before]
+
+    def _of(self, names: Names) -> Iterable[list[Span]]:
+        if not self._standing:
+            return
+        yield self._spans_of((FLEET, "*"))
+        for kind, target in names.items():
+            yield self._spans_of((kind, target))
+
+    def _spans_of(self, place: tuple[str, str]) -> list[Span]:
+        known = self._spans.get(place)
+        if known is None:
+            known = self._spans[place] = self._make_spans(place)
+        return known
+
+    def _make_spans(self, place: tuple[str, str]) -> list[Span]:
+        told = list(self._standing.get(place, ()))
+        if told and place != (FLEET, "*"):  # resuming the fleet ends whatever holds a part of it
+            resumed = [c for c in self._standing.get((FLEET, "*"), ()) if c.action is ControlAction.RESUME]
+            told = sorted([*told, *resumed], key=lambda c: c.at)
+        spans: list[Span] = []
+        for control in told:
+            if spans and spans[-1].to_at is None:
+                if spans[-1].action is control.action:
+                    continue
+                spans[-1] = replace(spans[-1], to_at=control.at)
+            if control.action is not ControlAction.RESUME:
+                spans.append(Span(control.action, control.at, None))
+        return spans
+
+
+def _place(control: Control) -> tuple[str, str]:
+    return (FLEET, "*") if control.target == "*" else (control.target_kind, control.target)
