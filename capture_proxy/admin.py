@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hmac
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,8 @@ class OpenRequest(BaseModel):
     """The writer before this one (0: the one with the number below); its calls are read back before answers go on from them."""
     since_at: int = Field(default=0, ge=0)
     """When writer 1 opened (UTC epoch ms); 0: unknown. Spares the search through the whole log at a take-over."""
+    can_move: bool = False
+    """The opener moves the lease to another proxy when this one says that it stops."""
     spec: SessionSpec
 
 
@@ -45,7 +48,7 @@ class SealRequest(BaseModel):
 
 
 class Admin:
-    """`POST /leases/open`, `POST /leases/seal`, `GET /leases`, `GET /health`."""
+    """`POST /leases/open`, `POST /leases/seal`, `GET /leases`, `GET /leases/LEASE_ID/WRITER`, `GET /health`."""
 
     def __init__(self, recorder: Recorder, key: str, *, health: Callable[[], dict[str, Any]]) -> None:
         self._recorder = recorder
@@ -60,6 +63,7 @@ class Admin:
         app.router.add_post("/leases/open", self._open)
         app.router.add_post("/leases/seal", self._seal)
         app.router.add_get("/leases", self._leases)
+        app.router.add_get("/leases/{lease_id}/{writer:[0-9]+}", self._lease)
         app.router.add_get("/health", self._get_health)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -95,6 +99,7 @@ class Admin:
             secret_hash=body.secret_hash,
             spec=body.spec,
             since_at=body.since_at,
+            can_move=body.can_move,
         )
         opened = await self._recorder.open(lease, takes_over=body.takes_over)
         return web.json_response({"lease_id": opened.lease_id, "writer": opened.writer})
@@ -105,30 +110,46 @@ class Admin:
         if lease is None:
             raise LeaseRefusalError(f"writer {body.writer} of lease {body.lease_id} isn't known here", status=404)
         last_seq = await self._recorder.seal(lease, body.reason)
-        return web.json_response({"lease_id": lease.lease_id, "writer": lease.writer, "last_seq": last_seq})
-
-    async def _leases(self, _request: web.Request) -> web.Response:
         return web.json_response(
             {
-                "leases": [
-                    {
-                        "session_id": lease.session_id,
-                        "lease_id": lease.lease_id,
-                        "attempt": lease.attempt,
-                        "writer": lease.writer,
-                        "state": str(lease.state),
-                        "last_seq": lease.last_seq,
-                        "in_flight": len(lease.unrecorded),
-                        "opened_at": lease.opened_at,
-                    }
-                    for lease in self._recorder.book.active()
-                ]
+                "lease_id": lease.lease_id,
+                "writer": lease.writer,
+                "last_seq": last_seq,
+                "last_call": _last_call(lease),
             }
         )
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        lease_id, writer = request.match_info["lease_id"], int(request.match_info["writer"])
+        lease = self._recorder.book.find(lease_id, writer)
+        if lease is None:
+            raise LeaseRefusalError(f"writer {writer} of lease {lease_id} isn't known here", status=404)
+        return web.json_response({**_facts(lease), "last_call": _last_call(lease)})
+
+    async def _leases(self, _request: web.Request) -> web.Response:
+        return web.json_response({"leases": [_facts(lease) for lease in self._recorder.book.active()]})
 
     async def _get_health(self, _request: web.Request) -> web.Response:
         report = self._health()
         return web.json_response(report, status=200 if report.get("is_healthy") else 503)
+
+
+def _facts(lease: Lease) -> dict[str, object]:
+    return {
+        "session_id": lease.session_id,
+        "lease_id": lease.lease_id,
+        "attempt": lease.attempt,
+        "writer": lease.writer,
+        "state": str(lease.state),
+        "last_seq": lease.last_seq,
+        "in_flight": len(lease.unrecorded),
+        "opened_at": lease.opened_at,
+    }
+
+
+def _last_call(lease: Lease) -> dict[str, object] | None:
+    """How the lease's latest call ended: `call_seq` is that of the call, or of the one before it where it was refused."""
+    return None if lease.last_end is None else dataclasses.asdict(lease.last_end)
 
 
 def _error(status: int, message: str) -> web.Response:

@@ -15,15 +15,17 @@ from mitmproxy import http
 
 from capture_proxy.call import Call, Prompt
 from capture_proxy.dialects import DIALECTS, Dialect, Route
-from capture_proxy.leases import Lease
+from capture_proxy.leases import CallEnd, Lease
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ChatRequest, ProxyError
+from schemas.records import Boundary
 
 log = structlog.get_logger(__name__)
 
 _KEY: Final = "polynya.exchange"
 _HIDDEN: Final = "[secret]"
 _MAX_PATH: Final = 2000
+_OURS: Final = 500  # from here on a status says that the provider failed
 
 
 class RefusedError(Exception):
@@ -129,6 +131,15 @@ def refuse(
         return
     exchange.is_refused = True
     route, lease = exchange.route, exchange.lease
+    if lease is not None and refusal.error.status >= _OURS and flow.request.method == "POST":
+        lease.last_end = CallEnd(
+            call_seq=lease.last_seq,
+            state="refused",
+            kind=refusal.error.kind,
+            status=refusal.error.status,
+            boundary=str(Boundary.PROVIDER),
+            message=refusal.error.message,
+        )
     details: dict[str, Any] = {"message": refusal.error.message[:500]}
     recorder.reject(
         reason=refusal.reason,

@@ -48,6 +48,18 @@ class Denial:
     session_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnd:
+    """How a lease's latest call ended, or that it was refused before it became one (`call_seq`: the call before it). Side calls don't count."""
+
+    call_seq: int = 0
+    state: str = ""
+    kind: str = ""
+    status: int = 0
+    boundary: str = ""
+    message: str = ""
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class Lease:
     """One writer's right to take calls, and the count of what it took."""
@@ -64,6 +76,9 @@ class Lease:
     state: LeaseState = LeaseState.OPENING
     last_seq: int = 0
     seal_reason: str = ""
+    can_move: bool = False
+    """Its opener keeps the harness' connections, and opens the next writer elsewhere when this proxy stops."""
+    last_end: CallEnd | None = None
     unrecorded: set[int] = field(default_factory=set)
     """Calls (by call_seq) whose record isn't appended yet."""
     undelivered: set[int] = field(default_factory=set)

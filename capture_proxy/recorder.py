@@ -11,14 +11,15 @@ import structlog
 
 from capture_proxy import records
 from capture_proxy.call import Call, Prompt
-from capture_proxy.leases import Denial, Lease, LeaseBook, LeaseRefusalError, LeaseState
+from capture_proxy.leases import CallEnd, Denial, Lease, LeaseBook, LeaseRefusalError, LeaseState
 from capture_proxy.lineage.book import Lineages
 from capture_proxy.lineage.placing import is_checkpoint
+from capture_proxy.lineage.side_calls import AUX
 from capture_proxy.ports import now_ms
 from capture_proxy.reply import ChatRequest, ProxyError
 from capture_proxy.spool import Durability, Spool, SpoolRefusalError
 from capture_proxy.spool.relay import Entry
-from schemas.records import CompletionRecord, CompletionState
+from schemas.records import Boundary, CompletionRecord, CompletionState
 
 log = structlog.get_logger(__name__)
 
@@ -226,6 +227,7 @@ class Recorder:
         del self._running[call.completion_id]
         self._place(call, record)
         call.lease.recorded(call.call_seq)
+        self._note_end(call.lease, record)
         self._count(str(record.state))
         if record.trainable:
             self._count("tokens:trainable", len(call.logprobs))
@@ -235,6 +237,19 @@ class Recorder:
             if record.state is CompletionState.FINISHED and record.untrainable_reason != "empty":
                 log.warning("call.untrainable", completion_id=call.completion_id, reason=record.untrainable_reason)
         return entry
+
+    def _note_end(self, lease: Lease, record: CompletionRecord) -> None:
+        before, error = lease.last_end, record.error
+        if record.branch_hint == AUX or (before is not None and before.call_seq > record.call_seq):
+            return
+        lease.last_end = CallEnd(
+            call_seq=record.call_seq,
+            state=str(record.state),
+            kind=error.kind if error else "",
+            status=error.status if error else 200,
+            boundary=str(error.boundary) if error else str(Boundary.NONE),
+            message=error.message if error else "",
+        )
 
     def _place(self, call: Call, record: CompletionRecord) -> None:
         """Makes a finished call a possible parent, before its client can go on from it; any other gives its own parent free."""

@@ -44,6 +44,10 @@ class Opening:
     secret_hash: str
     writer: int
     takes_over: int = 0
+    since_at: int = 0
+    """When the lease's first writer was opened (UTC epoch ms), for a take-over's search."""
+    can_move: bool = True
+    """A proxy that stops waits a moment for us to open the next writer elsewhere."""
     spec: SessionSpec
 
 
@@ -76,6 +80,15 @@ class AdminClient:
         body = {"lease_id": lease_id, "writer": writer, "reason": reason}
         return await self._call("POST", f"{address.rstrip('/')}/leases/seal", _SEAL_S, body)
 
+    async def lease(self, address: str, lease_id: str, writer: int, within_s: float) -> Mapping[str, object]:
+        """What the proxy says of a writer: `state`, and how its `last_call` ended. Raises as `open`; refused: it knows none such."""
+        return await self._call("GET", f"{address.rstrip('/')}/leases/{lease_id}/{writer}", within_s, None)
+
+    async def incarnation(self, address: str, within_s: float) -> str:
+        """Which incarnation answers there, well or not. Raises as `open`."""
+        answer = await self._call("GET", f"{address.rstrip('/')}/health", within_s, None, also=frozenset({503}))
+        return str(answer.get("incarnation", ""))
+
     async def is_alive(self, address: str) -> bool:
         """Whether the proxy answers at all."""
         try:
@@ -86,7 +99,10 @@ class AdminClient:
             return True
         return True
 
-    async def _call(self, method: str, url: str, timeout_s: float, body: object) -> Mapping[str, object]:
+    async def _call(
+        self, method: str, url: str, timeout_s: float, body: object, *, also: frozenset[int] = frozenset()
+    ) -> Mapping[str, object]:
+        """`also`: statuses that are answers like 200."""
         if self._http is None:
             raise RuntimeError("AdminClient is used outside of its `async with`")
         timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -95,7 +111,7 @@ class AdminClient:
                 text = await response.text()
                 if response.status in {400, 401, 403, 404, 409, 422}:
                     raise ProxyRefusedError(f"{url} answered {response.status}: {text[:300]}")
-                if response.status != 200:
+                if response.status != 200 and response.status not in also:
                     raise ProxyUnavailableError(f"{url} answered {response.status}: {text[:300]}")
                 answer = await response.json(content_type=None) if text else {}
                 return answer if isinstance(answer, Mapping) else {}

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import harnesses
 from schemas.records import Boundary, Status
+from stage_workers.attribution import attributed
 from stage_workers.errors import StageFault
+from stage_workers.keeper import LeaseKeeper
 from stage_workers.kit import Kit
 from stage_workers.output import BoundedLog, Lines
 from stage_workers.runtimes import ExecResult, RuntimeFault
 from stage_workers.runtimes.base import Stream
-from stage_workers.sessions import OpenLease, Outcome, Session
+from stage_workers.sessions import Outcome, Session
 
 # Configuration files name the lease's secret: for the session's user alone.
 _FILE_MODE = 0o600
@@ -19,7 +21,7 @@ _FILE_MODE = 0o600
 _HIDDEN = "[secret]"
 
 
-async def launch(kit: Kit, session: Session, lease: OpenLease, run_s: float) -> Outcome:
+async def launch(kit: Kit, session: Session, keeper: LeaseKeeper, secret: str, run_s: float) -> Outcome:
     """Runs the session's harness for at most `run_s` seconds; its process tree is dead when this returns.
 
     Raises:
@@ -33,14 +35,14 @@ async def launch(kit: Kit, session: Session, lease: OpenLease, run_s: float) -> 
         adapter,
         session.task.harness.options,
         instruction=session.task.instruction,
-        urls=harnesses.base_urls(lease.node.data_address, lease.secret, adapter.url_form),
-        secret=lease.secret,
+        urls=harnesses.base_urls(keeper.address, secret, adapter.url_form),
+        secret=secret,
         model=session.spec.policy_id or session.task.policy_id,
         home=runtime.home,
         workdir=runtime.workdir,
         executable=session.installed.executable,
         path_dirs=session.installed.path_dirs,
-        forward=harnesses.ForwardProxy.announced(lease.node.details),
+        forward=keeper.forward,
     )
     judge = harnesses.Judge(adapter.verdict)
     lines = Lines(judge.feed)
@@ -73,8 +75,8 @@ async def launch(kit: Kit, session: Session, lease: OpenLease, run_s: float) -> 
         for log in logs.values():
             log.close()
     lines.close()
-    outcome = await _attributed(kit, lease, _outcome(judge, _without(lease.secret, result), run_s))
-    return replace(outcome, error=outcome.error.replace(lease.secret, _HIDDEN))
+    outcome = await attributed(kit, session, keeper, _outcome(judge, _without(secret, result), run_s))
+    return replace(outcome, error=outcome.error.replace(secret, _HIDDEN))
 
 
 def _without(secret: str, result: ExecResult) -> ExecResult:
@@ -100,18 +102,4 @@ def _outcome(judge: harnesses.Judge, result: ExecResult, run_s: float) -> Outcom
         boundary=Boundary.HARNESS,
         exit_code=result.exit_code,
         error=f"{verdict.error}: {said}" if said and result.exit_code else verdict.error,
-    )
-
-
-async def _attributed(kit: Kit, lease: OpenLease, outcome: Outcome) -> Outcome:
-    """The outcome with its boundary settled: a harness whose proxy is gone isn't the one at fault."""
-    if outcome.status is Status.COMPLETED:
-        return outcome
-    if kit.proxies.is_same(lease.node) and await kit.admin.is_alive(lease.node.admin_address):
-        return outcome
-    return Outcome(
-        status=outcome.status,
-        boundary=Boundary.PROVIDER,
-        exit_code=outcome.exit_code,
-        error=f"the proxy at {lease.node.data_address} went away; the harness: {outcome.error}",
     )

@@ -26,6 +26,11 @@ class ProxyNode:
     details: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What else it said of itself: its forward listener, for example."""
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it is about to go: the leases that it has must move."""
+        return bool(self.details.get("is_stopping"))
+
 
 class ProxyView:
     """The proxies that announced themselves lately."""
@@ -55,7 +60,21 @@ class ProxyView:
             is_draining=record.is_draining,
             details=record.details,
         )
-        self._changed.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def changed(self) -> None:
+        """Returns at the next beat of any proxy."""
+        await self._changed.wait()
+
+    def now(self, node: ProxyNode) -> ProxyNode:
+        """What that proxy said last, in whatever incarnation."""
+        return self._nodes.get(node.node_id, node)
+
+    def incarnation(self, node_id: str) -> str:
+        """Which incarnation of that proxy was heard last; '' for none."""
+        node = self._nodes.get(node_id)
+        return "" if node is None else node.incarnation
 
     def fresh(self) -> list[ProxyNode]:
         """Those that may be given new sessions."""
@@ -70,15 +89,19 @@ class ProxyView:
         """Whether no restart of that proxy has been heard of since."""
         return self._nodes.get(node.node_id, node).incarnation == node.incarnation
 
-    async def choose(self, session_id: str, avoid: frozenset[str] = frozenset()) -> ProxyNode:
+    async def choose(
+        self,
+        session_id: str,
+        avoid: frozenset[str] = frozenset(),
+        fits: Callable[[ProxyNode], bool] = lambda _node: True,
+    ) -> ProxyNode:
         """The proxy for a session: the same one for as long as it lives, and the sessions spread evenly.
 
-        Waits until there is one; the caller sets the deadline. `avoid` (node ids) is kept to while others are there.
+        Waits until there is one that `fits`; the caller sets the deadline. `avoid` (node ids) is kept to while others are there.
         """
         while True:
-            nodes = self.fresh()
+            nodes = [node for node in self.fresh() if fits(node)]
             nodes = [node for node in nodes if node.node_id not in avoid] or nodes
             if nodes:
                 return max(nodes, key=lambda node: hashlib.sha256(f"{session_id}\0{node.node_id}".encode()).digest())
-            self._changed.clear()
             await self._changed.wait()

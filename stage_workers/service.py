@@ -105,9 +105,7 @@ class WorkerService:
             holdings=holdings,
             proxies=proxies,
             admin=admin,
-            guard=ProxyGuard(
-                admin, proxies, every_s=settings.probe_every_s, deadline_s=settings.probe_deadline_s
-            ),
+            guard=ProxyGuard(admin, proxies, every_s=settings.probe_every_s, deadline_s=settings.probe_deadline_s),
             budget=Budget(settings.resend_total_bytes),
             runtimes=runtimes,
             install=self._install,

@@ -36,7 +36,9 @@ class WorkerSettings(BaseModel):
     probe_deadline_s: float = Field(
         default=6.0, gt=0, description="a proxy that doesn't answer a look for so long is frozen: its leases move"
     )
-    hold_s: float = Field(default=300.0, gt=0, description="how long a harness' connection is held while no proxy is there")
+    hold_s: float = Field(
+        default=300.0, gt=0, description="how long a harness' connection is held while no proxy is there"
+    )
     resend_bytes: int = Field(
         default=32 * 1024 * 1024, ge=0, description="of one request that are kept until its answer begins"
     )

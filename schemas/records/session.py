@@ -96,11 +96,12 @@ class SessionEvent(Record):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """One event of a type per attempt, round and place."""
+        """One event of a type per attempt, round and place; each further writer of a lease has its own `started`."""
         place = (self.worker_id, self.incarnation, self.stage)
         if self.type is SessionEventType.ENDED:
             return (self.session_id, self.type)
-        return (self.session_id, self.type, self.attempt, self.round, self.lease_id, *place)
+        later = tuple(self.writers[1:]) if self.type is SessionEventType.STARTED else ()
+        return (self.session_id, self.type, self.attempt, self.round, self.lease_id, *place, *later)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

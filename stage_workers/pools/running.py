@@ -10,9 +10,11 @@ import structlog
 import harnesses
 from schemas.records import Boundary, SessionEventType, Stage, StageCommand, Status
 from stage_workers.errors import EndingKind, SessionOver, StageFault
+from stage_workers.keeper import keeping
 from stage_workers.kit import Kit
 from stage_workers.launch import launch
-from stage_workers.leases import open_lease, seal_lease
+from stage_workers.leases import seal_leases
+from stage_workers.runtimes import RuntimeFault
 from stage_workers.sessions import Outcome, Session
 
 log = structlog.get_logger(__name__)
@@ -70,18 +72,23 @@ class RunningPool:
 
     async def _attempt(self, session: Session, command: StageCommand) -> Outcome:
         kit = self._kit
-        lease = await open_lease(kit, session, secrets.token_urlsafe(_SECRET_BYTES))
-        kit.tell(
-            session,
-            SessionEventType.STARTED,
-            stage=Stage.RUNNING,
-            writers=list(session.writers),
-            details={
-                "proxy": lease.node.node_id,
-                "is_trusted": session.runtime is not None and session.runtime.is_trusted,
-            },
-        )
-        return await launch(kit, session, lease, self._run_s(session, command))
+        runtime = session.runtime
+        if runtime is None:
+            raise StageFault(Boundary.SANDBOX, "the session was never prepared")
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        try:
+            async with keeping(kit, session, secret, runtime) as keeper:
+                kit.tell(
+                    session,
+                    SessionEventType.STARTED,
+                    stage=Stage.RUNNING,
+                    writers=list(session.writers),
+                    details={"proxy": session.leases[0].node.node_id, "is_trusted": runtime.is_trusted},
+                )
+                run_s = self._run_s(session, command)
+                return await keeper.until_broken(launch(kit, session, keeper, secret, run_s))
+        except RuntimeFault as error:
+            raise StageFault(Boundary.SANDBOX, str(error)) from error
 
     async def _finish(self, session: Session, outcome: Outcome) -> None:
         kit = self._kit
@@ -106,7 +113,7 @@ class RunningPool:
             writers=list(session.writers),
             details={"logs": str(kit.log_dir(session))},
         )
-        is_sealed = session.lease is None or await seal_lease(kit, session, session.lease, str(outcome.status))
+        is_sealed = not session.leases or await seal_leases(kit, session, str(outcome.status))
         session.stage = Stage.SEALED
         kit.tell(
             session,

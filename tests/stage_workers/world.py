@@ -47,6 +47,10 @@ class FakeProxy:
     """Statuses that the next opens are answered with, before any success."""
     seal_refusals: list[int] = field(default_factory=list)
     before_seal: Callable[[], None] | None = None
+    incarnation: str = "p1"
+    data_address: str = "http://127.0.0.1:9"
+    last_call: dict[str, Any] | None = None
+    """How the last model call ended, as the proxy tells it."""
 
     async def open(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {ADMIN_KEY}":
@@ -66,8 +70,16 @@ class FakeProxy:
         self.sealed.append(body)
         return web.json_response({"lease_id": body["lease_id"], "writer": body["writer"], "last_seq": 0})
 
+    async def lease(self, request: web.Request) -> web.Response:
+        lease_id, writer = request.match_info["lease_id"], int(request.match_info["writer"])
+        mine = [b for b in self.opened if (b["lease_id"], b["writer"]) == (lease_id, writer)]
+        if not mine:
+            return web.json_response({"error": "unknown"}, status=404)
+        is_sealed = any((b["lease_id"], b["writer"]) == (lease_id, writer) for b in self.sealed)
+        return web.json_response({"state": "sealed" if is_sealed else "open", "last_call": self.last_call})
+
     async def health(self, _request: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
+        return web.json_response({"is_healthy": True, "incarnation": self.incarnation})
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[FakeProxy]:
@@ -77,6 +89,7 @@ class FakeProxy:
                 web.post("/leases/open", self.open),
                 web.post("/leases/seal", self.seal),
                 web.get("/health", self.health),
+                web.get("/leases/{lease_id}/{writer}", self.lease),
             ]
         )
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -108,8 +121,10 @@ class World:
     # -- what the others say -------------------------------------------------------------------------------------
 
     async def announce_proxy(self, **fields: Any) -> None:
-        beat = {"node_id": "proxy-1", "incarnation": "p1", "data_address": "http://127.0.0.1:9", "at": now_ms()}
-        await self.bus.publish(Heartbeat(role="proxy", admin_address=self.proxy.address, **(beat | fields)))
+        proxy = self.proxy
+        beat = {"node_id": "proxy-1", "incarnation": proxy.incarnation, "data_address": proxy.data_address}
+        given = {"admin_address": proxy.address, "at": now_ms()}
+        await self.bus.publish(Heartbeat(role="proxy", **(beat | given | fields)))
 
     async def command(self, stage: Stage, session: str, task: dict[str, Any] | None = None, **fields: Any) -> None:
         attempt = fields.get("attempt", 1)
