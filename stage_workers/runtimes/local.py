@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -60,6 +61,10 @@ class LocalRuntime:
         self._grace_s = grace_s
         self._isolate = isolate
         self._space: NetworkSpace | None = None
+        self._count = 0
+        self._running: dict[str, Family] = {}
+        # Who kills what has no sign of another program must know that no other is just being started.
+        self._starting = asyncio.Lock()
 
     @property
     def is_trusted(self) -> bool:
@@ -104,8 +109,13 @@ class LocalRuntime:
     ) -> ExecResult:
         """See `Runtime.exec`. Also ends programs that were left in the background: nothing outlives the call."""
         started = time.monotonic()
-        process = await self._spawn(argv, env or {}, cwd or self.workdir, path_dirs, has_stdin=stdin is not None)
-        family = Family(leaders=frozenset({process.pid}), marker=self._marker.encode(), directory=str(self._root))
+        self._count += 1
+        marker = f"{self._marker}/{self._count}"
+        async with self._starting:
+            process = await self._spawn(
+                argv, env or {}, cwd or self.workdir, path_dirs, marker, has_stdin=stdin is not None
+            )
+            self._running[marker] = Family(leaders=frozenset({process.pid}), marker=marker.encode())
         kept = {"stdout": HeadAndTail(keep_bytes), "stderr": HeadAndTail(keep_bytes)}
 
         def take(stream: Stream, data: bytes) -> None:
@@ -129,9 +139,7 @@ class LocalRuntime:
             finally:
                 # A program that ended by itself gets no grace for what it left behind.
                 grace_s = self._grace_s if is_alive(process.pid) else 0.0
-                left = await asyncio.shield(asyncio.ensure_future(kill_family(family, grace_s=grace_s)))
-                if left:
-                    log.error("process.unkillable", runtime=str(self._root), left=left)
+                await asyncio.shield(asyncio.ensure_future(self._kill(marker, grace_s)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _DRAIN_S)
             _done, waiting = await asyncio.wait(readers, timeout=_DRAIN_S)
@@ -183,8 +191,25 @@ class LocalRuntime:
             self._space.close()
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
+    async def _kill(self, marker: str, grace_s: float) -> None:
+        """Ends a program and what it left; other programs of the runtime go on."""
+        async with self._starting:
+            own = self._running.pop(marker)
+            # What cleared its environment and left its parents is found by the directory, unless another's signs say whose it is.
+            family = replace(own, directory=str(self._root), spared=tuple(self._running.values()))
+            left = await kill_family(family, grace_s=grace_s)
+        if left:
+            log.error("process.unkillable", runtime=str(self._root), left=left)
+
     async def _spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, path_dirs: Sequence[str], *, has_stdin: bool
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        path_dirs: Sequence[str],
+        marker: str,
+        *,
+        has_stdin: bool,
     ) -> asyncio.subprocess.Process:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": self.home, "TMPDIR": str(self._root / "tmp"), "TERM": "dumb", "CI": "1"}
@@ -192,7 +217,7 @@ class LocalRuntime:
         environment |= env
         own_path = environment.get("PATH") or os.defpath
         environment["PATH"] = os.pathsep.join((*path_dirs, own_path))
-        name, _, value = self._marker.partition("=")
+        name, _, value = marker.partition("=")
         environment[name] = value
         space = () if self._space is None else (self._space.user_fd, self._space.net_fd)
         try:

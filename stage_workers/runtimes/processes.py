@@ -33,11 +33,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What the processes of one runtime have in common. Empty fields match nothing."""
+    """What the processes of one runtime have in common. Empty fields match nothing; members of `spared` families are others'."""
 
     leaders: frozenset[int] = frozenset()
     marker: bytes = b""
     directory: str = ""
+    spared: tuple[Family, ...] = ()
 
 
 def process_table() -> dict[int, Process]:
@@ -94,6 +95,13 @@ async def exit_of(pid: int) -> None:
 def members(family: Family) -> set[int]:
     """The pids of a family's living processes; never our own."""
     table = process_table()
+    found = _members(table, family)
+    for other in family.spared:
+        found -= _members(table, other)
+    return {pid for pid in found if not table[pid].is_zombie}
+
+
+def _members(table: dict[int, Process], family: Family) -> set[int]:
     found = {
         process.pid for process in table.values() if process.sid in family.leaders or process.pid in family.leaders
     }
@@ -109,7 +117,7 @@ def members(family: Family) -> set[int]:
                 found.add(process.pid)
                 grown = True
     found.discard(os.getpid())
-    return {pid for pid in found if not table[pid].is_zombie}
+    return found
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
