@@ -14,7 +14,7 @@ _SAID_CHARACTERS = 400
 
 
 class CommandEvaluator:
-    """Runs `command` with a shell in the working directory.
+    """Runs `command` with a shell in the working directory: of the session's runtime, or of a fresh one where it asks for it.
 
     Options: `command`; `score`: `exit_code` (default: 1.0 for 0, else 0.0) or `printed` (the last line of standard output is
     the number, and an exit code other than 0 is a failure of the evaluator); `reward` (the reward's name). The command finds
@@ -43,6 +43,8 @@ class CommandEvaluator:
             result = await context.place.exec(["/bin/sh", "-c", self._command], timeout_s=context.evaluate_s, env=env)
         except RuntimeFault as error:
             raise EvaluatorError(f"the command could not be run: {error}") from error
+        if said := result.stdout + result.stderr:
+            await context.artifacts.keep("evaluator.log", said)
         if result.timed_out:
             raise EvaluatorError(f"the command was still running after {context.evaluate_s:g} s: {result.tail()}")
         output = result.stdout.decode("utf-8", "replace")
