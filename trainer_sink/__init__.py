@@ -6,20 +6,36 @@ be decoded goes to `trajectory.scored.sink-<trainer_id>.dead`. It installs witho
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from trainer_sink.consumer import GroupConsumer
 from trainer_sink.errors import CheckpointMismatchError, RecordsExpiredError, SinkError, SinkStateError
 from trainer_sink.filters import GroupFilter, SkipReason
 from trainer_sink.groups import Group, GroupAssembler, Source
 
+if TYPE_CHECKING:
+    from trainer_sink.client import AsyncPolynyaClient, PolynyaClient
+
 __all__ = [
+    "AsyncPolynyaClient",
     "CheckpointMismatchError",
     "Group",
     "GroupAssembler",
     "GroupConsumer",
     "GroupFilter",
+    "PolynyaClient",
     "RecordsExpiredError",
     "SinkError",
     "SinkStateError",
     "SkipReason",
     "Source",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The clients of the HTTP API, imported when they are asked for: their httpx is an extra."""
+    if name in ("PolynyaClient", "AsyncPolynyaClient"):
+        from trainer_sink import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,11 +13,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from bus import Bus
 from compose.api import problems
+from compose.api.callbacks.service import CallbackService
 from compose.api.context import Context
 from compose.api.docs_page import page
 from compose.api.guard import Guard
 from compose.api.reading import LogReading
-from compose.api.routes import fleet, sessions, tasks
+from compose.api.routes import fleet, polar, sessions, tasks
 from compose.api.settings import ApiSettings
 from compose.api.submit import Submissions
 from compose.api.views import Views
@@ -31,14 +32,18 @@ Every error has the shape `Problem`. What is answered is a projection of the log
 def create_app(bus: Bus, settings: ApiSettings) -> FastAPI:
     """The application on a started bus. Its lifespan follows the log and makes the callbacks."""
     views = Views(bus, max_sessions=settings.max_sessions)
-    context = Context(settings, bus, views, LogReading(bus), Submissions(bus, views, settings))
+    reading = LogReading(bus)
+    context = Context(settings, bus, views, reading, Submissions(bus, views, settings))
+    callbacks = CallbackService(bus, views, reading, settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         views.start()
+        callbacks.start()
         try:
             yield
         finally:
+            await callbacks.stop()
             await views.stop()
 
     app = FastAPI(
@@ -52,10 +57,10 @@ def create_app(bus: Bus, settings: ApiSettings) -> FastAPI:
         default_response_class=problems.ApiResponse,
     )
     app.state.context = context
-    app.state.callbacks_state = lambda: "off"
+    app.state.callbacks = callbacks
     problems.install(app)
     app.add_middleware(Guard, settings=settings)
-    for router in (tasks.router, sessions.router, fleet.router):
+    for router in (tasks.router, sessions.router, fleet.router, polar.router):
         app.include_router(router)
 
     @app.get("/", include_in_schema=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from bus import Bus, Delivery, Position
 from bus.claims import resolve
 from compose.api.follow import Follower
 from compose.api.projection import Projection, ScoredHead
-from schemas.records import Record, ScoredTrajectory
+from schemas.records import Heartbeat, Record, ScoredTrajectory
 
 FACTS: Final = (
     "rollout.tasks",
@@ -67,6 +68,10 @@ class Views:
     def unreadable(self) -> int:
         """Records that were passed over."""
         return self._facts.unreadable + self._nodes.unreadable
+
+    def workers(self) -> Iterator[Heartbeat]:
+        """The newest heartbeat of each worker."""
+        return (beat for beat in self.rows.nodes.values() if beat.role == "worker")
 
     async def wait_caught_up(self) -> None:
         """Wait until the log has been read to its end once."""

@@ -26,7 +26,9 @@ CONSUMED = [(component, topic) for component, topics in CONSUMERS.items() for to
 def stack(tmp_path_factory: pytest.TempPathFactory, engine_url: str) -> Iterator[Stack]:
     """A stack of its own, since one test leaves a partition stopped."""
     state_dir: Path = tmp_path_factory.mktemp("poison")
-    with Stack(state_dir, engine_url, {"POLYNYA_API": "true"}).running() as stack:
+    with Stack(
+        state_dir, engine_url, {"POLYNYA_API": "true", "POLYNYA_API_CALLBACK_HOSTS": "127.0.0.1"}
+    ).running() as stack:
         yield stack
 
 

@@ -35,7 +35,7 @@ async def nodes(context: Ready) -> ApiResponse:
 async def health(request: Request) -> ApiResponse:
     """Whether this API can answer; needs no key."""
     context: Context = request.app.state.context
-    found = await health_json(context, request.app.state.callbacks_state())
+    found = await health_json(context, request.app.state.callbacks.state)
     return ApiResponse(found, 200 if found["status"] == "ok" else 503)
 
 
