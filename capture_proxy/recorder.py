@@ -16,16 +16,17 @@ from capture_proxy.lineage.book import Lineages
 from capture_proxy.lineage.placing import is_checkpoint
 from capture_proxy.lineage.side_calls import AUX
 from capture_proxy.ports import now_ms
+from capture_proxy.rejections import Rejections
 from capture_proxy.reply import ChatRequest, ProxyError
 from capture_proxy.spool import Durability, Spool, SpoolRefusalError
 from capture_proxy.spool.relay import Entry
+from schemas.codec import Encoded, encode
 from schemas.records import Boundary, CompletionRecord, CompletionState
 
 log = structlog.get_logger(__name__)
 
-# A flood of wrong secrets must not fill the spool: above this rate rejections are counted, and the next one carries the count.
-_REJECTIONS_PER_S: Final = 50.0
-_REJECTIONS_BURST: Final = 200.0
+LARGE_BYTES: Final = 1 << 20
+"""Of a request: from here on, what costs time in proportion to it is done in a thread."""
 
 
 class Recorder:
@@ -57,10 +58,7 @@ class Recorder:
         self._seal_delivery_s = seal_delivery_s
         self._seals: set[asyncio.Task[None]] = set()
         self._running: dict[str, Call] = {}
-        self._rejections = 0
-        self._suppressed = 0
-        self._tokens = _REJECTIONS_BURST
-        self._tokens_at = time.monotonic()
+        self._rejections = Rejections(spool, proxy_id=proxy_id, incarnation=incarnation)
 
     # --- leases
 
@@ -191,7 +189,12 @@ class Recorder:
 
         Raises TimeoutError, or ProxyError(lease_ended) when the call was given up before.
         """
-        entry = self._append(call, records.finished(call, at=now_ms(), now_s=time.monotonic()))
+        record = records.finished(call, at=now_ms(), now_s=time.monotonic())
+        encoded = None
+        if record.request_bytes >= LARGE_BYTES:
+            # Of a first call that is all of its body: other calls' tokens go on meanwhile. The order of records is that of `_append`.
+            encoded = await asyncio.to_thread(encode, _as_kept(call, record))
+        entry = self._append(call, record, encoded)
         if entry is None:
             raise ProxyError("lease_ended", "this session's lease was sealed while the call ran")
         by = await self.spool.durable(entry)
@@ -218,12 +221,11 @@ class Recorder:
             log.exception("call.unrecordable", completion_id=call.completion_id, session_id=call.session_id)
             return self._append(call, records.unrecordable(call, kind, at=at))
 
-    def _append(self, call: Call, record: CompletionRecord) -> Entry | None:
+    def _append(self, call: Call, record: CompletionRecord, encoded: Encoded | None = None) -> Entry | None:
         # Exactly one record per call: whoever comes second (a seal that gave up waiting, then the end) finds it gone.
         if call.completion_id not in self._running:
             return None
-        is_whole = is_checkpoint(call.call_seq)
-        entry = self.spool.append(records.as_checkpoint(call, record) if is_whole else record)
+        entry = self.spool.append(_as_kept(call, record), encoded)
         del self._running[call.completion_id]
         self._place(call, record)
         call.lease.recorded(call.call_seq)
@@ -274,24 +276,9 @@ class Recorder:
         return self.book.authorise(secret_hash)
 
     def reject(self, **facts: Any) -> None:
-        """Appends a rejection, unless too many come: those are counted, and the next one carries the count."""
+        """Notes a refused request."""
         self._count("rejected")
-        now = time.monotonic()
-        self._tokens = min(_REJECTIONS_BURST, self._tokens + (now - self._tokens_at) * _REJECTIONS_PER_S)
-        self._tokens_at = now
-        if self._tokens < 1.0 or self.spool.relay.unacked_bytes >= self.spool.limit_bytes:
-            self._suppressed += 1
-            return
-        self._tokens -= 1.0
-        self._rejections += 1
-        if self._suppressed:
-            facts["details"] = {**facts.get("details", {}), "suppressed_before": self._suppressed}
-            self._suppressed = 0
-        self.spool.append(
-            records.rejection(
-                proxy_id=self.proxy_id, incarnation=self.incarnation, number=self._rejections, at=now_ms(), **facts
-            )
-        )
+        self._rejections.add(**facts)
 
     def count(self, what: str) -> None:
         """Counts what leaves no record of its own; `GET /health` shows the counts."""
@@ -299,3 +286,8 @@ class Recorder:
 
     def _count(self, what: str, by: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + by
+
+
+def _as_kept(call: Call, record: CompletionRecord) -> CompletionRecord:
+    """The record as it goes to the log: some are whole, so that no chain of deltas grows without bound."""
+    return records.as_checkpoint(call, record) if is_checkpoint(call.call_seq) else record

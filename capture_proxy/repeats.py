@@ -17,27 +17,38 @@ from capture_proxy.leases import Lease, LeaseState
 from capture_proxy.recorder import Recorder
 from capture_proxy.reply import ChatRequest, Finished, ReasoningDelta, TextDelta
 from schemas import ids
+from schemas.resolve import ID_BYTES
 
 _KEPT: Final = 64
 """Over all sessions. A client tries again within seconds, or not at all."""
+
+MAX_BYTES: Final = 64 << 20
+"""Of all of them: many common requests, some large ones."""
 
 REPEATED: Final = "repeated"
 """The delivery fact's reason."""
 
 
 class Undelivered:
-    """The latest answers that got lost on the way, by lease and request."""
+    """The latest answers that got lost on the way, by lease and request: no more than fit into `max_bytes` with their requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
         self._calls: OrderedDict[tuple[object, ...], Call] = OrderedDict()
+        self._max_bytes = max_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the kept calls take in memory."""
+        return sum(_size(call) for call in self._calls.values())
 
     def put(self, call: Call) -> None:
         """Keeps a call whose client left before the end; whether its answer is worth anything is seen when it is asked for."""
         self._drop_sealed()
         if call.lease.state is LeaseState.OPEN and not call.is_withheld and not call.is_terminal_sent:
             self._calls[_key(call.lease, call.request, call.stub.request_digest)] = call
-            while len(self._calls) > _KEPT:
-                self._calls.popitem(last=False)
+            size = self.size_bytes
+            while len(self._calls) > _KEPT or size > self._max_bytes:
+                size -= _size(self._calls.popitem(last=False)[1])
 
     def _drop_sealed(self) -> None:
         """A call holds its prompt and its lease's whole lineage: none is kept that nobody can ask for."""
@@ -52,6 +63,10 @@ class Undelivered:
         call.is_stream_begun = False
         call.delivery_reason = REPEATED
         return call
+
+
+def _size(call: Call) -> int:
+    return call.stub.request_bytes + ID_BYTES * len(call.prompt.ids)
 
 
 def _key(lease: Lease, request: ChatRequest, digest: str) -> tuple[object, ...]:

@@ -200,6 +200,7 @@ class CaptureProxy:
             "open_leases": len(self.recorder.book.active()),
             "in_flight": self.tap.in_flight,
             "lineage": self.recorder.lineages.describe(),
+            "undelivered_bytes": self.tap.undelivered.size_bytes,
             "connections": self.listener.connections,
             "loop_lag": self.lag.describe(),
             "counts": dict(self.recorder.counts),

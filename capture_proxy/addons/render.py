@@ -14,7 +14,7 @@ from capture_proxy.leases import Lease
 from capture_proxy.lineage.continuing import made_whole, with_thinking_apart
 from capture_proxy.lineage.nodes import head_of
 from capture_proxy.lineage.placing import place
-from capture_proxy.recorder import Recorder
+from capture_proxy.recorder import LARGE_BYTES, Recorder
 from capture_proxy.rendering.base import Renderer
 from capture_proxy.reply import ChatRequest
 from capture_proxy.sampling import effective_sampling
@@ -52,21 +52,25 @@ class Render(RequestStep):
             )
             answer(flow, 200, {"content-type": "application/json"}, exchange.dialect.encode_count(len(ids)))
             return
+        is_large = len(exchange.body) >= LARGE_BYTES
         if self.recorder.lineages.is_ready(lease):
-            exchange.prompt = await self._prepare(lease, request)
+            exchange.prompt = await self._prepare(lease, request, is_large)
             exchange.request = exchange.prompt.request
             return
         exchange.prompt = Prompt(
-            renderer=self._renderer, ids=[], sampling=request.sampling, later=lambda: self._prepare(lease, request)
+            renderer=self._renderer,
+            ids=[],
+            sampling=request.sampling,
+            later=lambda: self._prepare(lease, request, is_large),
         )
 
-    async def _prepare(self, lease: Lease, request: ChatRequest) -> Prompt:
+    async def _prepare(self, lease: Lease, request: ChatRequest, is_large: bool) -> Prompt:
         """Renders in a thread: tokenising a long prompt takes tens of milliseconds, in which other calls go on."""
         lineage = await self.recorder.lineages.ready(lease)
         request = with_thinking_apart(made_whole(request, lineage), lineage)
-        found = lineage.find(
-            request.messages, head_of(lineage.digest_tools(request.tools), request.template_kwargs), request.turn_ids
-        )
+        followed = await asyncio.to_thread(lineage.follow, request.messages) if is_large else None
+        head = head_of(lineage.digest_tools(request.tools), request.template_kwargs)
+        found = lineage.find(request.messages, head, request.turn_ids, followed)
         try:
             ids, placed = await asyncio.to_thread(place, found, request, self._renderer, history=lease.spec.history)
             sampling, notes = effective_sampling(

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from capture_proxy.lineage.identity import Trail, after, canonical_json, is_same_reasoning, names, positions
-from capture_proxy.lineage.nodes import INSTRUCTIONS, Found, Head, Node, choose, head_of, size_of, slim
+from capture_proxy.lineage.nodes import (
+    INSTRUCTIONS,
+    Followed,
+    Found,
+    Head,
+    Node,
+    choose,
+    head_of,
+    length_of,
+    size_of,
+    slim,
+)
 from schemas import ids
 from schemas import lineage as words
 from schemas.records import CompletionRecord, CompletionState, LineageStatus
@@ -22,21 +33,25 @@ class Lineage:
     """One lease's calls. A record is added once it is made (or read back), in any order; only finished ones become parents.
 
     `has_gap`: calls of a predecessor may be missing, so that a request that names an unknown answer has no parent for sure.
-    `size_bytes` is about what it takes in memory.
     """
 
     policy_id: str = ""
     has_gap: bool = False
-    size_bytes: int = 0
     nodes: dict[str, Node] = field(default_factory=dict)
     _resolver: Resolver = field(default_factory=Resolver)
     _ends: dict[bytes, list[Node]] = field(default_factory=dict)
     _requests: dict[bytes, Node] = field(default_factory=dict)
     _openings: set[bytes] = field(default_factory=set)
-    _trails: list[Trail] = field(default_factory=list)
+    _trails: dict[Trail, int] = field(default_factory=dict)
     _delivered: dict[str, bool] = field(default_factory=dict)
     _tools: set[str] = field(default_factory=set)
     _latest_tools: tuple[list[Any], str] = ([], "")
+    _calls_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory: its calls, and the latest requests that became none."""
+        return self._calls_bytes + sum(self._trails.values())
 
     # --- what happened
 
@@ -91,7 +106,9 @@ class Lineage:
         self.nodes[record.completion_id] = node
         self._ends.setdefault(end, []).append(node)
         self._requests[asked] = node
-        self.size_bytes += size_of(record)
+        self._calls_bytes += size_of(record)
+        if trail is not None and trail in self._trails:
+            self._trails[trail] = 0
 
     def _replay(self, call: ResolvedCall, parent: Node | None) -> tuple[bytes, int]:
         """(digest, number) of a request's messages, from its delta where that goes on from the parent's whole conversation."""
@@ -107,13 +124,30 @@ class Lineage:
 
     # --- what is asked
 
-    def find(self, messages: Sequence[Mapping[str, Any]], head: Head, marks: Sequence[str] = ()) -> Found:
+    def follow(self, messages: Sequence[Mapping[str, Any]]) -> Followed:
+        """The request's digests; a beginning that an earlier request had, letter by letter, isn't digested again.
+
+        Changes nothing, so that a large request can be followed in a thread.
+        """
+        known = [trail for trail in tuple(self._trails) if trail.is_start_of(messages)]
+        base = max(known, key=lambda trail: len(trail.messages), default=None)
+        trail = Trail() if base is None else base.fork()
+        trail.extend(messages[len(trail.messages) :])
+        return Followed(base, trail)
+
+    def find(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        head: Head,
+        marks: Sequence[str] = (),
+        followed: Followed | None = None,
+    ) -> Found:
         """The earlier call whose conversation is the longest proper prefix of these messages, under the same head.
 
-        `marks` names completions per message (`ChatRequest.turn_ids`). Costs what is new in the messages. A parent is claimed: call
-        `release` when the call comes to nothing.
+        `marks` names completions per message (`ChatRequest.turn_ids`), `followed` is what `follow` made of them. Costs what is new in
+        the messages. A parent is claimed: call `release` when the call comes to nothing.
         """
-        trail = self._follow(messages)
+        trail = self._keep(self.follow(messages) if followed is None else followed)
         obstacle = ""
         for at in range(len(messages) - 2, -1, -1):
             if messages[at]["role"] != "assistant":
@@ -145,16 +179,14 @@ class Lineage:
         if (parent := self.nodes.get(parent_id)) is not None and parent.claims:
             parent.claims -= 1
 
-    def _follow(self, messages: Sequence[Mapping[str, Any]]) -> Trail:
-        """The request's digests; a beginning that an earlier request had, letter by letter, isn't digested again."""
-        known = [trail for trail in self._trails if trail.is_start_of(messages)]
-        base = max(known, key=lambda trail: len(trail.messages), default=None)
-        trail = Trail() if base is None else base.fork()
-        trail.extend(messages[len(trail.messages) :])
-        if base is not None:
-            self._trails.remove(base)
-        self._trails.append(trail)
-        del self._trails[:-_TRAILS]
+    def _keep(self, followed: Followed) -> Trail:
+        """Keeps the trail in its base's place; the texts that it holds alone count, until its call's own weight counts them."""
+        trail, base = followed.trail, followed.base
+        new = sum(length_of(message) for message in trail.messages[len(base.messages) if base is not None else 0 :])
+        weight = new + (self._trails.pop(base, 0) if base is not None else 0)
+        self._trails[trail] = weight
+        while len(self._trails) > _TRAILS:
+            del self._trails[next(iter(self._trails))]
         return trail
 
     def _twins(self, digest: bytes, answer: Mapping[str, Any], mark: str) -> list[Node]:

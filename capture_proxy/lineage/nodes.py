@@ -63,6 +63,14 @@ class Node:
         return bool(record.output_ids or not (record.text or record.tool_calls))
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A request's digests, and the earlier request's that they go on from, if any."""
+
+    base: Trail | None
+    trail: Trail
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What the lease knows of a request.

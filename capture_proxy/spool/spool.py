@@ -16,7 +16,7 @@ from capture_proxy.spool.journal import Journal, Position, SpoolWriteError, crea
 from capture_proxy.spool.recovery import unfinished_business
 from capture_proxy.spool.relay import Entry, Relay
 from capture_proxy.spool.state import SpoolState
-from schemas.codec import encode
+from schemas.codec import Encoded, encode
 from schemas.records import CompletionRecord, Record
 
 log = structlog.get_logger(__name__)
@@ -155,9 +155,12 @@ class Spool:
             raise SpoolRefusalError(str(exc)) from exc
         self.state.apply(Kind.STARTED, call)
 
-    def append(self, record: Record) -> Entry:
-        """Appends a record and queues it for Kafka. With a full disk it stays in memory, and only Kafka can make it durable."""
-        encoded = encode(record)
+    def append(self, record: Record, encoded: Encoded | None = None) -> Entry:
+        """Appends a record and queues it for Kafka. With a full disk it stays in memory, and only Kafka can make it durable.
+
+        `encoded` is the record's encoding where that was made before, in a thread. Raises MalformedRecordError.
+        """
+        encoded = encode(record) if encoded is None else encoded
         try:
             position: Position | None = self._put(Kind.RECORD, encoded.value)
             assert position is not None

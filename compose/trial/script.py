@@ -62,9 +62,10 @@ def next_step(tools: Sequence[Mapping[str, Any]], turn: int, conversation: str) 
         return Step("A note with unicode")
     match turn:
         case 0:
+            # No `$(` nor `$((`: Gemini CLI refuses a command with either.
             return Step(
                 "I look around: ěščř, 你好 🧊.",
-                (_run(shell, "echo CWD=$PWD"), _run(shell, "printf 'zwei ✓ %s\\n' \"$((40 + 2))\"")),
+                (_run(shell, "echo CWD=$PWD"), _run(shell, "printf 'zwei ✓\\n'; expr 40 + 2")),
             )
         case 1:
             return Step("Now the file that may be missing.", (_run(shell, "cat missing.txt && echo there"),))

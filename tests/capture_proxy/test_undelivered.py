@@ -42,3 +42,21 @@ def test_nothing_is_kept_behind_the_seal() -> None:
     late.lease.move(LeaseState.SEALING)
     kept.put(late)
     assert list(kept._calls.values()) == [second]
+
+
+def test_kept_answers_have_a_bound_in_bytes() -> None:
+    """Large requests push out earlier ones; one above the bound isn't kept at all."""
+    kept = Undelivered(max_bytes=1_000)
+    calls = []
+    for n, size in enumerate((400, 300, 500, 1_001)):
+        call = lost()
+        call.lease.lease_id = f"lease-{n}"
+        call.stub = replace(call.stub, request_bytes=size)
+        calls.append(call)
+    weight = 4 * len(calls[0].prompt.ids)
+    for call in calls[:3]:
+        kept.put(call)
+    assert list(kept._calls.values()) == calls[1:3]
+    assert kept.size_bytes == 800 + 2 * weight
+    kept.put(calls[3])
+    assert (list(kept._calls.values()), kept.size_bytes) == ([], 0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 import harnesses
+from compose.cpu_engine.tiny_model import ensure_tiny_model
 from compose.trial.script import STEPS
 from tests.e2e.stack import Stack
 from tests.e2e.trials import AT_ONCE, Trial, check, run_trials
@@ -39,6 +40,25 @@ def test_a_harness_passes_its_trial(tried: Tried, pair: tuple[str, str]) -> None
     """The task is solved with the harness' own tools, in exactly as many model calls as it has turns, all in one trace."""
     assert pair in tried.trials, f"{pair} was not scored\n{tried.stack.logs()}"
     check(tried.trials[pair])
+
+
+def test_verify_passes_over_all_of_them(tried: Tried) -> None:
+    """What each harness' run is trained on is what the model says: every token of every session, recomputed, within 1e-4."""
+    verified = tried.stack.cli(
+        "verify", "trajectory.scored", "--model", str(ensure_tiny_model()), "--json", check=False
+    )
+    report = json.loads(verified.stdout)
+    trained = sum(
+        trial.scored.trajectory.counts.trainable_tokens
+        for trial in tried.trials.values()
+        if trial.scored.trajectory is not None
+    )
+    (version,) = report["versions"].values()
+    assert (report["unchecked"], report["deviations"]) == ([], [])
+    assert version["largest"] <= 1e-4
+    assert version["checked"] >= trained > 0
+    assert report["traces"] >= len(DEFAULTS)
+    assert verified.returncode == 0
 
 
 def test_try_gives_a_verdict(tried: Tried) -> None:

@@ -99,6 +99,9 @@ def check(trial: Trial) -> None:
     assert [s.last_seq for s in trial.seals] == [STEPS], report
     first = trial.calls[0]
     assert len(first.tool_calls) == 2, report
+    # Both commands ran, and neither was refused.
+    seen = str(trial.calls[1].messages)
+    assert all(word in seen for word in ("CWD=/", "zwei ✓", "42")), report
     assert scored.trajectory is not None, report
     counts = scored.trajectory.counts
     assert (counts.calls, counts.trained, counts.untrainable) == (STEPS, STEPS, {}), report

@@ -597,6 +597,34 @@ def test_what_a_lineage_holds_is_counted() -> None:
     assert steps.pop() < 10_000
 
 
+def test_requests_that_became_no_call_are_counted_while_they_are_kept() -> None:
+    """The latest requests stay for comparison, whatever became of them: their texts weigh, and leave with them."""
+    world = World()
+    world.ask(OPENING, [51, 99])
+    before, empty = world.lineage.size_bytes, head_of("", {})
+    asked = [[user(f"{n} " * 5_000)] for n in range(10, 20)]
+    world.lineage.find(asked[0], empty)
+    assert 10_000 < world.lineage.size_bytes - before < 20_000
+    world.lineage.find([*asked[0], assistant("51"), user("7 " * 2_500)], empty)  # in its place, not beside it
+    assert 15_000 < world.lineage.size_bytes - before < 25_000
+    for messages in asked[1:]:
+        world.lineage.find(messages, empty)
+    assert 40_000 < world.lineage.size_bytes - before < 65_000
+
+
+def test_a_request_that_was_followed_before_finds_the_same() -> None:
+    """Digests made in a thread, while other requests came in between, lead to the same parent."""
+    world = World()
+    c1 = world.ask(OPENING, [51, 99])
+    messages = [*OPENING, c1.answer, user(V)]
+    followed = world.lineage.follow(messages)
+    world.ask([*OPENING, c1.answer, user("5")], [53, 99])
+    head = world.lineage.nodes[c1.id].head
+    found = world.lineage.find(messages, head, (), followed)
+    assert (found.parent_id, found.new_from, found.trail) == (c1.id, len(OPENING) + 1, followed.trail)
+    assert world.lineage.follow([*messages, assistant("58")]).base is followed.trail
+
+
 def test_an_answer_without_its_prompts_ids_is_never_gone_on_from() -> None:
     """A text-in engine told the output's ids alone: behind them the whole earlier conversation would be missing from the prompt."""
     world = World()
