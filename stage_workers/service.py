@@ -28,6 +28,7 @@ from stage_workers.model_socket.exchange import Budget
 from stage_workers.proxies import ProxyView
 from stage_workers.reaper import owner_of, prune_logs, reap, runtimes_dir, state_lock
 from stage_workers.runtimes.factory import Runtimes
+from stage_workers.runtimes.network import NetworkSpace
 from stage_workers.sessions import Holdings
 from stage_workers.settings import WorkerSettings
 from stage_workers.watch import Watch
@@ -83,6 +84,12 @@ class WorkerService:
             run_slots=settings.run_slots,
             postrun_slots=settings.postrun_slots,
         )
+        runtimes = Runtimes(
+            root=runtimes_dir(settings.state_dir),
+            owner=f"{owner_of(settings.state_dir, settings.worker_id)}/{self.incarnation}",
+            grace_s=settings.kill_grace_s,
+            cache_dir=settings.cache_dir or harnesses.default_cache(),
+        )
         heartbeat = HeartbeatLoop(
             self._bus,
             settings,
@@ -90,12 +97,7 @@ class WorkerService:
             holdings=holdings,
             facts=facts,
             health=health,
-            details={"runtimes": ["local"], "trusted": True},
-        )
-        runtimes = Runtimes(
-            root=runtimes_dir(settings.state_dir),
-            owner=f"{owner_of(settings.state_dir, settings.worker_id)}/{self.incarnation}",
-            grace_s=settings.kill_grace_s,
+            details={"runtimes": runtimes.kinds, "trusted": not await NetworkSpace.is_possible()},
         )
         proxies = ProxyView(settings.proxy_fresh_s, now_ms)
         kit = Kit(
@@ -137,6 +139,7 @@ class WorkerService:
             for session in holdings:
                 session.end(EndingKind.SHUTDOWN, "the worker stops")
             await flow.drained()
+            await runtimes.close()
             log.info("worker.stopped", worker_id=settings.worker_id, incarnation=self.incarnation)
 
     async def _tidy(self) -> None:

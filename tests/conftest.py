@@ -69,6 +69,20 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def docker_engine() -> Iterator[str]:
+    """The address of a real Docker engine of the tests' own. Where none can be had: failed in CI, skipped elsewhere."""
+    from tests.stage_workers.runtimes.engine import NoEngine, running_engine
+
+    try:
+        with running_engine() as host:
+            yield host
+    except NoEngine as missing:
+        if os.environ.get("CI"):
+            pytest.fail(f"no Docker engine to test with: {missing}")
+        pytest.skip(f"no Docker engine to test with: {missing}")
+
+
+@pytest.fixture(scope="session")
 def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of one scripted CPU engine for the whole test session (policy: tests/e2e/policy.py)."""
     from tests.e2e.engine import running_engine

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.task import RuntimeSpec
 from stage_workers.runtimes.base import Limits, Runtime, RuntimeFault
+from stage_workers.runtimes.docker import DockerRuntime, Engine
+from stage_workers.runtimes.docker.runtime import TOOLS_DIR
 from stage_workers.runtimes.local import LocalRuntime
 
 
@@ -14,23 +17,32 @@ from stage_workers.runtimes.local import LocalRuntime
 class Runtimes:
     """Makes the runtimes of an incarnation (a RuntimeFactory).
 
-    `root` is where their files live, `owner` the mark that they all bear, `grace_s` the time from SIGTERM to SIGKILL.
+    `root` is where their files live, `owner` the mark that they all bear (`<worker>/<incarnation>`), `grace_s` the time from
+    SIGTERM to SIGKILL. `cache_dir` is where harnesses are installed: sandboxes see it, read-only, at the same path. What a local
+    program calls must be a listener of its runtime, unless its task says `network: egress`: `isolates_local` false leaves it
+    the machine's network all the same.
     """
 
     root: Path
     owner: str
     grace_s: float = 2.0
-    isolates_local: bool = False
-    """Whether `local` gets a network of its own for `network: model_only`; what it calls must then be listeners of the runtime."""
+    cache_dir: Path | None = None
+    isolates_local: bool = True
+    docker: Engine = field(default_factory=Engine)
 
-    kinds = ("local",)
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that this machine has, as far as can be seen without asking an engine."""
+        return ["local", *(["docker"] if self.docker.is_socket_there else [])]
 
     def __call__(self, spec: RuntimeSpec, name: str) -> Runtime:
         """A runtime as a task asks for it, not yet started. Raises RuntimeFault for a kind that isn't here."""
-        if spec.kind != "local":
-            raise RuntimeFault(
-                f"this worker has no runtime `{spec.kind}`, only {', '.join(f'`{kind}`' for kind in self.kinds)}"
+        if spec.kind == "docker":
+            return DockerRuntime(
+                self.docker, name, owner=self.owner, spec=spec, binds=self._binds(), grace_s=self.grace_s
             )
+        if spec.kind == "apptainer":
+            raise RuntimeFault("this worker has no runtime `apptainer`")
         return LocalRuntime(
             self.root,
             name,
@@ -39,3 +51,18 @@ class Runtimes:
             grace_s=self.grace_s,
             isolate=self.isolates_local and spec.network == "model_only",
         )
+
+    async def close(self) -> None:
+        """Closes connections to engines; runtimes that still stand can't be used after that."""
+        await self.docker.close()
+
+    def _binds(self) -> list[tuple[Path, str]]:
+        """What of this machine a sandbox sees: the installed harnesses, and the node that runs some of them."""
+        found: list[tuple[Path, str]] = []
+        for part in ("harnesses", "node") if self.cache_dir else ():
+            place = (self.cache_dir or Path()).resolve() / part
+            place.mkdir(parents=True, exist_ok=True)
+            found.append((place, str(place)))
+        if node := shutil.which("node"):
+            found.append((Path(node).resolve(), f"{TOOLS_DIR}/node"))
+        return found

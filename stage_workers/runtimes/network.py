@@ -49,6 +49,15 @@ class NetworkSpace:
             ) from error
         return cls(opened[1], opened[0])
 
+    @classmethod
+    async def is_possible(cls) -> bool:
+        """Whether this machine lets us have one."""
+        try:
+            (await cls.new()).close()
+        except RuntimeFault:
+            return False
+        return True
+
     async def listen(self) -> Listener:
         """Opens a socket on its loopback. Raises RuntimeFault."""
         if self.net_fd < 0:

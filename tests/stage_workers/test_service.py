@@ -55,7 +55,7 @@ async def test_each_start_is_another_incarnation(memory_bus: MemoryBus, tmp_path
         async with world(memory_bus, tmp_path / "state") as around:
             incarnations.add(around.incarnation)
             assert {beat.node_id for beat in around.beats()} == {"worker-1"}
-            assert around.beats()[0].details["runtimes"] == ["local"]
+            assert "local" in around.beats()[0].details["runtimes"]
     assert len(incarnations) == 2
 
 
