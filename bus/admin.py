@@ -56,6 +56,10 @@ class TopicAdmin:
         if client is not None:
             await client.close()
 
+    async def names(self) -> list[str]:
+        """The topics that the cluster has under our prefix, without it, ours and others'."""
+        return sorted(await self._existing())
+
     async def plan(self, extra: Iterable[Topic] = (), *, partitions: int | None = None) -> list[Change]:
         """What `apply` would do, one line per topic. `partitions` overrides the catalogue's number, for small stacks."""
         async with asyncio.timeout(self._deadline_s):

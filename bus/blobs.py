@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
+import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -25,6 +30,19 @@ _PATIENCE_S: Final = (0.1, 0.5, 1.5)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
+_RENEWED_AFTER_S: Final = 3600.0
+"""A blob that is put again is as young as a new one, give or take so long: who removes old ones must not meet it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobEntry:
+    """One stored blob. `modified_at` is in UTC epoch ms, None where the file system doesn't tell."""
+
+    key: str
+    size_bytes: int
+    modified_at: int | None
+
+
 class BlobStore(Protocol):
     """Where blobs are kept. A blob's key is `<owner>/<sha256>`; the owner is the session that it belongs to."""
 
@@ -37,7 +55,7 @@ class BlobStore(Protocol):
         ...
 
 
-def open_store(url: str) -> BlobStore:
+def open_store(url: str) -> LocalBlobStore | RemoteBlobStore:
     """The store behind a URL: `file://` with fsync and atomic rename, anything else through fsspec."""
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -91,6 +109,22 @@ class _Base(ABC):
                 await asyncio.sleep(pause_s)
         raise AssertionError("unreachable: the last round returns or raises")
 
+    async def entries(self) -> list[BlobEntry]:
+        """Every blob that is stored. Raises `BlobStoreUnavailableError`."""
+        found: list[BlobEntry] = await self._away(self._entries)
+        return found
+
+    async def remove(self, key: str, *, unless_after: int) -> bool:
+        """Remove a blob, unless it was put (again) after that time (UTC epoch ms); whether it went.
+
+        Raises `BlobStoreUnavailableError`.
+        """
+        try:
+            done: bool = await self._away(self._remove, key, unless_after)
+        except FileNotFoundError:
+            return False
+        return done
+
     async def _away(self, function: Any, *arguments: Any) -> Any:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
@@ -107,6 +141,14 @@ class _Base(ABC):
     @abstractmethod
     def _read(self, key: str) -> bytes:
         """A blob's bytes; may block. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def _entries(self) -> list[BlobEntry]:
+        """All blobs; may block."""
+
+    @abstractmethod
+    def _remove(self, key: str, unless_after: int) -> bool:
+        """Remove a blob that isn't younger than that; may block. Raises FileNotFoundError."""
 
     @abstractmethod
     def _url(self, key: str) -> str:
@@ -127,7 +169,9 @@ class LocalBlobStore(_Base):
 
     def _write(self, key: str, data: bytes) -> str:
         path = self._root / key
-        if not path.exists():  # what has its name has its content, durably: the rename came last
+        try:
+            os.utime(path)  # what has its name has its content, durably: the rename came last
+        except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
             try:
@@ -141,6 +185,25 @@ class LocalBlobStore(_Base):
             for folder in (path.parent, self._root):
                 _fsync_folder(folder)
         return self._url(key)
+
+    def _entries(self) -> list[BlobEntry]:
+        found = []
+        for path in self._root.glob("*/*"):
+            if _SHA256.fullmatch(path.name):
+                with contextlib.suppress(FileNotFoundError):
+                    told = path.stat()
+                    key = f"{path.parent.name}/{path.name}"
+                    found.append(BlobEntry(key, told.st_size, told.st_mtime_ns // 1_000_000))
+        return found
+
+    def _remove(self, key: str, unless_after: int) -> bool:
+        path = self._root / key
+        if path.stat().st_mtime_ns // 1_000_000 > unless_after:
+            return False
+        path.unlink()
+        with contextlib.suppress(OSError):  # its folder goes with the last one
+            path.parent.rmdir()
+        return True
 
 
 def _fsync_folder(folder: Path) -> None:
@@ -166,7 +229,45 @@ class RemoteBlobStore(_Base):
 
     def _write(self, key: str, data: bytes) -> str:
         path = f"{self._root}/{key}"
-        if not self._files.exists(path):
+        try:
+            known_at = _modified_at(self._files.info(path))
+        except FileNotFoundError:
+            known_at = None
+        if known_at is None or known_at < (time.time() - _RENEWED_AFTER_S) * 1000:
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._files.pipe_file(path, data)
         return self._url(key)
+
+    def _entries(self) -> list[BlobEntry]:
+        self._files.invalidate_cache()
+        if not self._files.exists(self._root):
+            return []
+        found = []
+        for path, told in self._files.find(self._root, detail=True).items():
+            owner, _, digest = path.rpartition("/")
+            if _SHA256.fullmatch(digest):
+                key = f"{owner.rpartition('/')[2]}/{digest}"
+                found.append(BlobEntry(key, int(told.get("size") or 0), _modified_at(told)))
+        return found
+
+    def _remove(self, key: str, unless_after: int) -> bool:
+        path = f"{self._root}/{key}"
+        self._files.invalidate_cache()
+        modified_at = _modified_at(self._files.info(path))
+        if modified_at is None or modified_at > unless_after:
+            return False
+        self._files.rm_file(path)
+        return True
+
+
+def _modified_at(told: Mapping[str, Any]) -> int | None:
+    """The time (UTC epoch ms) in what a file system tells of a file; each has its own name for it."""
+    for name in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        match told.get(name):
+            case datetime() as moment:
+                return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+            case int() | float() as seconds:
+                return round(seconds * 1000)
+            case _:
+                continue
+    return None

@@ -193,6 +193,7 @@ async def _worker(settings: StackSettings) -> None:
             ready_slots=settings.ready_slots,
             run_slots=settings.run_slots,
             postrun_slots=settings.postrun_slots,
+            artifact_retention_s=settings.artifact_retention_s,
             heartbeat_s=settings.heartbeat_s,
         ),
         bus_for(settings, "worker"),

@@ -79,6 +79,9 @@ class StackSettings(BaseSettings):
     heartbeat_s: float = Field(default=1.0, gt=0)
     lease_ttl_s: float = Field(default=15.0, gt=0)
     seal_grace_s: float = Field(default=20.0, gt=0)
+    artifact_retention_s: float = Field(
+        default=14 * 86_400.0, ge=0, description="how long patches, logs and outputs of gradings are kept; 0: for ever"
+    )
     processors: str = Field(default="together", pattern="^(together|apart)$")
 
     @field_validator("forward_vendors")

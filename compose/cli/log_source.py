@@ -41,6 +41,13 @@ async def open_log(archive: Path | None) -> AsyncIterator[LogReader]:
         raise CommandError(str(exc)) from exc
 
 
+def duration_s(option: str, text: str) -> float:
+    """Seconds of `90s`, `30m`, `12h` or `7d`; a usage error otherwise."""
+    if (ago := _AGO.fullmatch(text)) is None:
+        raise usage(f"{option} {text!r} is no span of time", hint=f"{option} 90s, {option} 12h or {option} 7d")
+    return int(ago[1]) * _UNIT_MS[ago[2]] / 1000
+
+
 def point_in_time(option: str, text: str | None) -> int | None:
     """UTC epoch ms of ISO 8601, `2h` (ago) or epoch ms; None for no limit (`earliest`, of `--to` `latest`); else a usage error."""
     if text is None or text == ("latest" if option == "--to" else "earliest"):

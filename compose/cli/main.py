@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from compose.cli import (
     api,
+    blobs,
     ca,
     control,
     demo,
     engine,
+    evaluate,
     export,
     harness,
     replay,
@@ -48,9 +50,11 @@ control.register(app)
 demo.register(app)
 verify.register(app)
 replay.register(app)
+evaluate.register(app)
 app.add_typer(session.app, name="session")
 app.add_typer(topics.app, name="topics")
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(blobs.app, name="blobs")
 app.add_typer(export.app, name="export")
 app.add_typer(engine.app, name="engine")
 app.add_typer(harness.app, name="harness")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +14,7 @@ from compose.cli.console import async_command, out, print_json
 from compose.cli.display import results_table
 from compose.cli.status import resolve_session
 from compose.cli.task_file import check_evaluator
-from compose.errors import usage
+from compose.errors import CommandError, usage
 from compose.records_json import as_json as record_json
 from compose.settings import load
 from schemas.task import EvaluatorSpec
@@ -73,6 +75,40 @@ async def close(
         sessions = AttachedSessions(bus, lambda address, path, body: call_admin(settings, address, path, body))
         result = await sessions.close(session_id, reward=reward, evaluator=spec)
     out.print(results_table([result]))
+
+
+@app.command("artifacts")
+@async_command
+async def artifacts(
+    session: Annotated[str, typer.Argument(help="the session's id, or the start of it")],
+    *,
+    to_: Annotated[Path | None, typer.Option("--out", help="write them into this directory")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+) -> None:
+    """What a session's gradings kept: its patch, logs, the tests' output."""
+    from bus import BlobMissingError
+    from compose.grading.past import past_sessions
+
+    async with open_bus(load()) as bus:
+        (found,) = await past_sessions(bus, sessions=[await resolve_session(bus, session)])
+        lost = []
+        if to_ is not None:
+            to_.mkdir(parents=True, exist_ok=True)
+            for name, reference in found.artifacts.items():
+                try:
+                    (to_ / Path(name).name).write_bytes(await bus.blobs.get(reference.url))
+                except BlobMissingError:
+                    lost.append(name)
+    if as_json:
+        print_json({name: asdict(reference) for name, reference in found.artifacts.items()})
+    else:
+        for name, reference in sorted(found.artifacts.items()):
+            gone = "  (gone)" if name in lost else ""
+            out.print(f"{name:24} {reference.size_bytes:>10} bytes  {reference.url}{gone}", markup=False)
+        if not found.artifacts:
+            out.print("no artifacts")
+    if lost:
+        raise CommandError(f"{len(lost)} artifacts are gone: their time is over")
 
 
 @app.command("show")

@@ -59,17 +59,19 @@ class Artifacts:
         *,
         kept_until: int = 0,
         earlier: Mapping[str, ArtifactReference] | None = None,
+        reads_only: bool = False,
     ) -> None:
-        """`owner` is the session whose blobs they are; without a store nothing is kept."""
+        """`owner` is the session whose blobs they are; without a store, or where one `reads_only`, nothing is kept."""
         self._store = store
         self._owner = owner
         self._kept_until = kept_until
         self._earlier = dict(earlier or {})
+        self._reads_only = reads_only
         self._kept: dict[str, ArtifactReference] = {}
 
     async def keep(self, name: str, data: bytes) -> None:
         """Stores bytes under a name (`patch.diff`); an outage of the store costs the artifact, never the grade."""
-        if self._store is None:
+        if self._store is None or self._reads_only:
             return
         is_cut = len(data) > LIMIT_BYTES
         if is_cut:

@@ -196,6 +196,22 @@ def test_a_later_verdict_is_a_revision() -> None:
     assert first.content_digest != second.content_digest
 
 
+def test_a_later_grading_may_return_to_an_earlier_verdict() -> None:
+    """Gradings made later have names: each change of mind is a revision, with the rewards per trace that it gives."""
+    scored = join(
+        registered(),
+        ended(),
+        trajectory(),
+        reward(0.0),
+        reward(1.0, run="second", trace_rewards=[0.5, 0.25]),
+        reward(1.0, run="second", trace_rewards=[0.5, 0.25]),
+        reward(0.0, run="third"),
+    )
+    assert [(s.revision, s.reward) for s in scored] == [(1, 0.0), (2, 1.0), (3, 0.0)]
+    traces = [[t.reward for t in s.trajectory.traces] for s in scored if s.trajectory]
+    assert traces == [[0.0, 0.0], [0.5, 0.25], [0.0, 0.0]]
+
+
 def test_an_unexpected_verdict_is_a_revision_too() -> None:
     """A session that ended without a grade can be graded later."""
     first, second = join(registered(), ended(expects_reward=False), trajectory(), reward(1.0))
