@@ -230,4 +230,5 @@ def build_trajectory(
 def close(row: SessionRow, lease_id: str, content_digest: str) -> SessionRow:
     """The row after a lease's trajectory, or its next revision, is acknowledged: only numbers stay."""
     lease = row.leases[lease_id]
-    return row.with_lease(lease_id, replace(lease, closed=content_digest, revision=lease.revision + 1))
+    told = replace(lease, closed=content_digest, revision=lease.revision + 1, has_told_gaps=bool(lease.gaps()))
+    return row.with_lease(lease_id, told)

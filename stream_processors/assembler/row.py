@@ -48,6 +48,7 @@ class LeaseRow:
 
     `sealed` lists the writers that its end named (None: it hasn't ended), `closed` is the digest of what was published last
     ('' while open) as `revision`, `late` are the (writer, call_seq) that came after the first. `is_expired`: taken from its holder, who can't end it any more.
+    `has_told_gaps`: what was published last says that calls are missing.
     """
 
     attempt: int = 1
@@ -60,6 +61,7 @@ class LeaseRow:
     revision: int = 0
     late: tuple[tuple[int, int], ...] = ()
     opened_at: int = 0
+    has_told_gaps: bool = False
 
     def with_writer(self, number: int, row: WriterRow) -> LeaseRow:
         """The lease with one writer's row replaced."""
@@ -84,8 +86,11 @@ class LeaseRow:
 
     @property
     def is_revisable(self) -> bool:
-        """Whether what came after the close is whole, so that it is worth saying again what the lease holds."""
-        return bool(self.closed and self.late) and not self.gaps()
+        """Whether what came after the close is whole, so that it is worth saying again what the lease holds.
+
+        A seal alone is, too, where calls were said to be missing: with it they are known not to be.
+        """
+        return bool(self.closed and (self.late or self.has_told_gaps)) and not self.gaps()
 
     def known(self) -> set[tuple[int, int]]:
         """(writer, call_seq) of the calls whose records were seen."""

@@ -111,6 +111,19 @@ async def test_t38_a_spool_that_comes_late_closes_its_hole_once(driven: Driven) 
     assert (whole.revision, whole.counts.trained, whole.capture_incomplete) == (2, 2, [])
 
 
+async def test_t38_a_seal_that_comes_late_takes_the_gap_back(driven: Driven) -> None:
+    """All calls were there, their delivery and their writer's seal were not: with the seal the trajectory is no longer incomplete."""
+    first, first_delivery, second, second_delivery = CALLS
+    await play(driven, OPENED, first, first_delivery, second)
+    await play(driven, event(Fact.SEALED, writers=[1]), event(Fact.SEAL_OVERDUE))
+    await play(driven, second_delivery)
+    await play(driven, sealed(2), sealed(2))
+    gapped, whole = built(driven.bus)
+    assert [(g.writer, g.after_seq) for g in gapped.capture_incomplete] == [(1, 2)]
+    assert gapped.counts.untrainable == {"delivery_unknown": 1}
+    assert (whole.revision, whole.capture_incomplete, whole.counts.trained) == (2, [], 2)
+
+
 async def test_t38_a_crash_repeats_a_revision_under_its_id(memory_bus: MemoryBus) -> None:
     """Published, but not written down: the same revision again, the same event."""
     driven = Driven(memory_bus, Assembler)
@@ -133,7 +146,14 @@ class Killed(BaseException):
 HOLED: list[Record] = [OPENED, *CALLS[:2], event(Fact.SEALED, writers=[1]), event(Fact.SEAL_OVERDUE), *CALLS[2:]]
 
 
-@pytest.mark.parametrize(("before", "last"), [(WHOLE, LATE), (HOLED, sealed(2))], ids=["call", "seal"])
+GAPPED: list[Record] = [OPENED, *CALLS, event(Fact.SEALED, writers=[1]), event(Fact.SEAL_OVERDUE)]
+
+
+@pytest.mark.parametrize(
+    ("before", "last"),
+    [(WHOLE, LATE), (HOLED, sealed(2)), (GAPPED, sealed(2))],
+    ids=["call", "seal", "seal_alone"],
+)
 async def test_t38_a_crash_between_the_row_and_its_revision_loses_none(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch, before: list[Record], last: Record
 ) -> None:
