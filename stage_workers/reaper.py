@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from schemas import ids
-from stage_workers.runtimes.local import MARKER_VARIABLE
+from stage_workers.runtimes.programs import MARKER_VARIABLE
 from stage_workers.runtimes.processes import Family, kill_family, members
 
 log = structlog.get_logger(__name__)

@@ -33,11 +33,16 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What the processes of one runtime have in common. Empty fields match nothing; members of `spared` families are others'."""
+    """What the processes of one runtime have in common. Empty fields match nothing; members of `spared` families are others'.
+
+    `pid_space` is a pid namespace as /proc names it (`pid:[…]`), `keepers` are those in it that belong to the sandbox itself.
+    """
 
     leaders: frozenset[int] = frozenset()
     marker: bytes = b""
     directory: str = ""
+    pid_space: str = ""
+    keepers: frozenset[int] = frozenset()
     spared: tuple[Family, ...] = ()
 
 
@@ -107,7 +112,7 @@ def _members(table: dict[int, Process], family: Family) -> set[int]:
     }
     for pid, process in table.items():
         is_inside = not process.has_terminal and _works_in(pid, family.directory)
-        if is_inside or _has_marker(pid, family.marker):
+        if is_inside or _has_marker(pid, family.marker) or (family.pid_space and pid_space_of(pid) == family.pid_space):
             found.add(pid)
     grown = True
     while grown:
@@ -117,7 +122,15 @@ def _members(table: dict[int, Process], family: Family) -> set[int]:
                 found.add(process.pid)
                 grown = True
     found.discard(os.getpid())
-    return found
+    return found - family.keepers
+
+
+def pid_space_of(pid: int) -> str:
+    """The pid namespace of a process, as /proc names it; empty where we may not know."""
+    try:
+        return str((_PROC / str(pid) / "ns" / "pid").readlink())
+    except OSError:
+        return ""
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:

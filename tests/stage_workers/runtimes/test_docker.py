@@ -17,7 +17,8 @@ from stage_workers.runtimes.factory import Runtimes
 from tests.stage_workers.runtimes.base import RuntimeTests
 from tests.stage_workers.runtimes.engine import IMAGE
 
-pytestmark = pytest.mark.docker
+# The first test of all also waits for the engine, and for its image where none is cached yet.
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 SPEC = RuntimeSpec(kind="docker", image=IMAGE)
 
 
