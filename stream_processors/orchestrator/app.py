@@ -16,7 +16,6 @@ from schemas.records import (
     BatchConsumed,
     GroupEvent,
     Record,
-    ScoredTrajectory,
     SessionEvent,
     TaskRequest,
     TrainerRegistered,
@@ -149,14 +148,12 @@ class Orchestrator:
 
     async def _note_result(self, delivery: Delivery) -> None:
         """A trajectory closes the books of its lease's seal; a score counts in its group."""
-        fact: Record | None
-        if delivery.topic == "trajectory.built":
-            fact = results.built(delivery)
-        else:
-            fact = results.scored(delivery)
-            if fact is None and not delivery.is_tombstone:  # from before results were told in headers
-                record = (await resolve(delivery, self._bus.blobs)).decode()
-                fact = results.scored_of(record, delivery) if isinstance(record, ScoredTrajectory) else None
+        of = results.built if delivery.topic == "trajectory.built" else results.scored
+        fact = of(delivery.headers, delivery)
+        if fact is None and not delivery.is_tombstone:
+            # From before results were told in headers, or no record of ours, which decoding tells.
+            record = (await resolve(delivery, self._bus.blobs)).decode()
+            fact = of(results.headers_of(record), delivery)
         if fact is not None:
             await self._bus.publish(fact)
 

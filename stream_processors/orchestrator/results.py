@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bus import Delivery
 from schemas.records import (
     BatchConsumed,
     GroupEvent,
     GroupEventType,
+    Record,
     ScoredTrajectory,
     SessionEvent,
     SessionEventType,
     SkippedGroup,
     Status,
 )
-from stream_processors.joiner.core import headers_of
+from stream_processors.joiner.core import headers_of as score_headers
+
+Headers = Mapping[str, bytes]
 
 
-def built(delivery: Delivery) -> SessionEvent | None:
-    """The fact that a lease's trajectory stands on the log; None for a lease that never was (nothing waits for that)."""
-    headers = delivery.headers
+def built(headers: Headers, delivery: Delivery) -> SessionEvent | None:
+    """The fact that a lease's trajectory stands on the log; None when the headers name no lease."""
     session_id, lease_id = _text(headers, "session_id"), _text(headers, "lease_id")
     if not session_id or not lease_id:
         return None
     return SessionEvent(session_id=session_id, type=SessionEventType.BUILT, lease_id=lease_id, at=delivery.timestamp_ms)
 
 
-def scored(delivery: Delivery, extra: dict[str, bytes] | None = None) -> GroupEvent | None:
+def scored(headers: Headers, delivery: Delivery) -> GroupEvent | None:
     """The fact that a session of a group has its result; None when the headers don't say enough.
 
     A further revision is another fact of the same id: the first that is read counts.
     """
-    headers = {**delivery.headers, **(extra or {})}
     group_id, session_id = _text(headers, "group_id"), _text(headers, "session_id")
     if not group_id or not session_id or "is_usable" not in headers:
         return None
@@ -50,10 +51,10 @@ def scored(delivery: Delivery, extra: dict[str, bytes] | None = None) -> GroupEv
     )
 
 
-def scored_of(record: ScoredTrajectory, delivery: Delivery) -> GroupEvent | None:
-    """The same from the record itself."""
-    names = {"group_id": record.group_id.encode(), "session_id": record.session_id.encode()}
-    return scored(delivery, {**names, **dict(headers_of(record))})
+def headers_of(record: Record) -> Headers:
+    """What the headers should have said, from the record itself."""
+    names = {name: str(getattr(record, name, "")).encode() for name in ("session_id", "group_id", "lease_id")}
+    return {**names, **dict(score_headers(record))} if isinstance(record, ScoredTrajectory) else names
 
 
 def requeue_requests(batch: BatchConsumed, wants: Callable[[SkippedGroup], bool]) -> list[GroupEvent]:
@@ -71,5 +72,5 @@ def requeue_requests(batch: BatchConsumed, wants: Callable[[SkippedGroup], bool]
     ]
 
 
-def _text(headers: dict[str, bytes], name: str) -> str:
+def _text(headers: Headers, name: str) -> str:
     return headers.get(name, b"").decode(errors="replace")

@@ -29,6 +29,7 @@ def register(request: TaskRequest, at: int) -> GroupEvent:
         # More than there are sessions would never be reached: then all are run.
         min_usable=task.min_usable or 0,
         max_requeues=task.max_requeues,
+        for_trainer=task.for_trainer,
         task=task.model_dump(mode="json"),
         at=request.submitted_at or at,
     )

@@ -179,7 +179,14 @@ async def test_a_task_becomes_one_scored_trajectory_per_session(kafka_bus: Kafka
 async def test_poison_is_set_aside_and_the_consumer_goes_on(kafka_bus: KafkaBus) -> None:
     """Garbage on each consumed topic lands in that topic's dead letters, bytes and reason; what follows is handled."""
     names = {
-        "orchestrator": ("rollout.tasks", "rollout.sessions"),
+        "orchestrator": (
+            "rollout.tasks",
+            "rollout.groups",
+            "rollout.sessions",
+            "trainer.consumed",
+            "trajectory.built",
+            "trajectory.scored",
+        ),
         "assembler": ("capture.completions", "rollout.sessions"),
         "joiner": ("trajectory.built", "reward.assigned", "rollout.sessions"),
     }
