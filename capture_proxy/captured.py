@@ -44,6 +44,8 @@ def captured(call: Call, *, at: int, now_s: float) -> CompletionRecord:
         notes["sampling_forced"] = call.lease.spec.sampling
     if request.tool_choice not in (None, "auto"):
         notes["tool_choice"] = request.tool_choice
+    if not request.parallel_tool_calls:
+        notes["parallel_tool_calls"] = False
     if request.response_format:
         notes["response_format"] = request.response_format
     if request.has_instructions:

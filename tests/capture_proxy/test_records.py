@@ -168,11 +168,11 @@ def test_failures_and_aborts_keep_what_was_sampled() -> None:
 
 def test_what_was_ignored_is_noted() -> None:
     """Notes of the dialect, of the sampling, and what the engine can't do are on the record."""
-    call = make(request={"notes": ("store",), "tool_choice": "required", "response_format": {"type": "json_object"}})
+    wishes = {"tool_choice": "required", "parallel_tool_calls": False, "response_format": {"type": "json_object"}}
+    call = make(request={"notes": ("store",), **wishes})
     assert records.finished(call, at=1, now_s=11.0).notes == {
         "request": ["store"],
-        "tool_choice": "required",
-        "response_format": {"type": "json_object"},
+        **wishes,
     }
 
 
