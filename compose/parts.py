@@ -134,7 +134,10 @@ def _processors(*names: str, part: str) -> Runner:
         await run_processors(
             names,
             ProcessorSettings(
-                bus=bus_for(settings, part), lease_ttl_s=settings.lease_ttl_s, seal_grace_s=settings.seal_grace_s
+                bus=bus_for(settings, part),
+                lease_ttl_s=settings.lease_ttl_s,
+                seal_grace_s=settings.seal_grace_s,
+                max_lag_groups=settings.max_lag_groups,
             ),
             on_start=on_start,
         )
@@ -158,7 +161,7 @@ async def _proxy(settings: StackSettings) -> None:
     await run_proxy(
         ProxySettings(
             bus=bus_for(settings, "proxy"),
-            spool_dir=settings.state_dir / "spool",
+            spool_dir=settings.spools,
             model_dir=Path(settings.model),
             model_names=(settings.policy_id,),
             engines=(EngineSettings(url=settings.engine, kind=settings.engine_kind),),
@@ -175,6 +178,7 @@ async def _proxy(settings: StackSettings) -> None:
             authority_dir=authority_dir(settings),
             ack_wait_ms=settings.ack_wait_ms,
             heartbeat_s=settings.heartbeat_s,
+            **({"proxy_id": settings.proxy_id} if settings.proxy_id else {}),
         )
     )
 

@@ -58,6 +58,10 @@ class StackSettings(BaseSettings):
     forward_vendors: str = Field(default="", description="more hosts to stand for: HOST or HOST/PREFIX=/v1, by commas")
     forward_pass_through: str = Field(default="", description="hosts to let through undecrypted, by commas")
     admin_key: SecretStr | None = None
+    proxy_id: str = Field(default="", description="of its own for each proxy; empty: proxy-HOST, for one on a machine")
+    spool_dir: Path | None = Field(
+        default=None, description="shared by a machine's proxies, which adopt what one left; empty: in the state directory"
+    )
     ack_wait_ms: float = Field(default=50.0, ge=0)
 
     api: bool = Field(default=False, description="whether `up` starts the HTTP API, too")
@@ -79,6 +83,9 @@ class StackSettings(BaseSettings):
     heartbeat_s: float = Field(default=1.0, gt=0)
     lease_ttl_s: float = Field(default=15.0, gt=0)
     seal_grace_s: float = Field(default=20.0, gt=0)
+    max_lag_groups: int = Field(
+        default=256, ge=1, description="groups admitted ahead of a registered trainer that names no limit of its own"
+    )
     artifact_retention_s: float = Field(
         default=14 * 86_400.0, ge=0, description="how long patches, logs and outputs of gradings are kept; 0: for ever"
     )
@@ -114,6 +121,11 @@ class StackSettings(BaseSettings):
     def blobs(self) -> str:
         """Where claim-checked values go."""
         return self.blob_url or f"file://{self.state_dir / 'blobs'}"
+
+    @property
+    def spools(self) -> Path:
+        """Where proxies keep what Kafka hasn't acknowledged."""
+        return self.spool_dir or self.state_dir / "spool"
 
     @property
     def archives(self) -> Path:

@@ -37,7 +37,8 @@ class GroupConsumer:
     `start` is where to begin without a checkpoint: an end of the log or UTC epoch ms. `partitions` reads a part of the
     topic (a group is whole within one partition). `prefetch` groups are read ahead. `until_end` stops at the end of
     the log as it was at the beginning. `on_expired="count"` goes on where retention has taken records, and counts
-    them; "stop" raises RecordsExpiredError. The filter's arguments are those of `GroupFilter.of`.
+    them; "stop" raises RecordsExpiredError. At most `max_lag` groups are admitted ahead of this trainer (0: as the orchestrator
+    is told), as long as its registration lives: `ttl_s` after its last beat. The filter's arguments are those of `GroupFilter.of`.
 
     Iterating is safe to cancel: `asyncio.wait_for(anext(groups), 5)` loses nothing.
     """
@@ -58,6 +59,7 @@ class GroupConsumer:
         until_end: bool = False,
         on_expired: OnExpired = "stop",
         ttl_s: float = 60.0,
+        max_lag: int = 0,
     ) -> None:
         if not _TRAINER_ID.fullmatch(trainer_id):
             raise ValueError(f"trainer_id {trainer_id!r} must be 1 to 60 letters, digits, dots, dashes or underscores")
@@ -74,6 +76,8 @@ class GroupConsumer:
         self._wanted = partitions
         self._prefetch = max(1, prefetch)
         self._ttl_s = ttl_s
+        self._max_lag = max_lag
+        self._started_at = 0
         self._assembler = GroupAssembler(trainer_id, self.filter)
         self._reader = ScoredReader(bus, trainer_id, self._assembler, until_end=until_end, on_expired=on_expired)
         self._checkpoint: Checkpoint | None = None
@@ -100,6 +104,7 @@ class GroupConsumer:
         elif self._start == "latest":
             # Fixed now, so that a checkpoint taken before the first record doesn't mean a later "latest".
             self._assembler.restore({n: ends[n] for n in numbers}, {}, {})
+        self._started_at = _now_ms()
         await self._register()
         if self._last_batch is not None:
             await self._bus.publish(self._last_batch)
@@ -140,6 +145,9 @@ class GroupConsumer:
                 start=start,
                 ttl_s=self._ttl_s,
                 at=_now_ms(),
+                started_at=self._started_at,
+                partitions=[] if self._wanted is None else sorted(self._wanted),
+                max_lag=self._max_lag,
             )
         )
 

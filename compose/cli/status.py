@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out, print_json
 from compose.cli.log_source import point_in_time
 from compose.errors import usage
+from compose.groups import Overview
 from compose.records_json import as_json as record_json
 from compose.runtime_info import running_info
 from compose.settings import load
@@ -60,6 +62,7 @@ async def resolve_session(bus: Bus, prefix: str) -> str:
 async def status(
     session: Annotated[str | None, typer.Argument(help="a session id, or the start of one")] = None,
     *,
+    groups: Annotated[bool, typer.Option("--groups", help="groups and trainers instead of sessions")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Where every session stands; with a SESSION, its facts in order and where its calls ended."""
@@ -69,7 +72,11 @@ async def status(
             session_id = await resolve_session(bus, session)
             _one(await session_facts(bus, session_id), await trajectories_of(bus, session_id), as_json=as_json)
             return
-        current = await states(bus)
+        overview = await Overview.read(bus, max_lag=settings.max_lag_groups)
+        current = {} if groups else await states(bus)
+    if groups:
+        _groups(overview, as_json=as_json)
+        return
     if as_json:
         print_json([record_json(s) for s in current.values()])
         return
@@ -81,9 +88,34 @@ async def status(
     out.print(table)
     counts = Counter(str(s.stage) for s in current.values())
     out.print(", ".join(f"{n} {stage}" for stage, n in counts.items()) or "no sessions yet; try: polynya submit FILE")
+    if waiting := {g: n for g, n in overview.counts().items() if g.startswith("waiting")}:
+        out.print("groups: " + ", ".join(f"{n} {state}" for state, n in waiting.items()))
+    for line in overview.held():
+        out.print(line, markup=False)
     if (info := running_info(settings)) is not None:
         forward = f", forward proxy {info.forward_address}" if info.forward_address else ""
         out.print(f"capture proxy {info.proxy_address}{forward}", markup=False)
+
+
+def _groups(overview: Overview, *, as_json: bool) -> None:
+    now = int(time.time() * 1000)
+    rows = sorted(overview.groups.values(), key=lambda g: (-g.priority, g.submitted_at, g.group_id))
+    if as_json:
+        print_json([overview.as_json(g) for g in rows])
+        return
+    table = Table("group", "task", "policy", "priority", "state", "ended", "usable", "run again for")
+    for g in rows:
+        of = f"{g.group_id[:8]}{f' ({g.requeue_of[:8]} again)' if g.requeue_of else ''}"
+        ended = f"{g.ended} of {g.size}"
+        state = overview.state_of(g, now)
+        again = ", ".join(g.requeued_for)
+        table.add_row(of, g.task_id, g.policy_id, str(g.priority), state, ended, str(g.usable_count), again)
+    out.print(table)
+    for name, (trainer, lag) in sorted(overview.trainers(now).items()):
+        limit = trainer.beat.max_lag or overview.max_lag
+        out.print(f"trainer {name}: {lag} group(s) behind, of at most {limit}", markup=False)
+    for line in overview.held():
+        out.print(line, markup=False)
 
 
 async def trajectories_of(bus: Bus, session_id: str) -> list[Trajectory]:
