@@ -160,6 +160,7 @@ async def _proxy(settings: StackSettings) -> None:
         raise usage("a proxy alone needs the model's tokenizer", hint="POLYNYA_MODEL=DIRECTORY")
     await run_proxy(
         ProxySettings(
+            proxy_id=settings.proxy_name,
             bus=bus_for(settings, "proxy"),
             spool_dir=settings.spools,
             model_dir=Path(settings.model),
@@ -178,7 +179,6 @@ async def _proxy(settings: StackSettings) -> None:
             authority_dir=authority_dir(settings),
             ack_wait_ms=settings.ack_wait_ms,
             heartbeat_s=settings.heartbeat_s,
-            **({"proxy_id": settings.proxy_id} if settings.proxy_id else {}),
         )
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class StackSettings(BaseSettings):
     admin_key: SecretStr | None = None
     proxy_id: str = Field(default="", description="of its own for each proxy; empty: proxy-HOST, for one on a machine")
     spool_dir: Path | None = Field(
-        default=None, description="shared by a machine's proxies, which adopt what one left; empty: in the state directory"
+        default=None,
+        description="shared by a machine's proxies, which adopt what one left; empty: in the state directory",
     )
     ack_wait_ms: float = Field(default=50.0, ge=0)
 
@@ -121,6 +123,11 @@ class StackSettings(BaseSettings):
     def blobs(self) -> str:
         """Where claim-checked values go."""
         return self.blob_url or f"file://{self.state_dir / 'blobs'}"
+
+    @property
+    def proxy_name(self) -> str:
+        """How a proxy calls itself in its heartbeats: two under one name would take each other for a restart."""
+        return self.proxy_id or f"proxy-{socket.gethostname()}"
 
     @property
     def spools(self) -> Path:

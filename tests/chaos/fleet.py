@@ -42,6 +42,8 @@ class Fleet:
     brokers: int = 3
     run_slots: int = 6
     lease_ttl_s: float = LEASE_TTL_S
+    is_one_machine: bool = True
+    """Whether the proxies share a spool directory, so that one adopts what another left; else only its successor does."""
     parts: dict[str, PartProcess] = field(default_factory=dict)
     broker_restarts: int = 0
     deaths: list[str] = field(default_factory=list)
@@ -139,6 +141,8 @@ class Fleet:
                 "lease_ttl_s": self.lease_ttl_s,
                 "seal_grace_s": 20.0,
                 "partitions": PARTITIONS,
+                "proxy_id": name if kind is Kind.PROXY else "",
+                "spool_dir": self.root / "spool" if self.is_one_machine else None,
                 **own,
             }  # type: ignore[arg-type]  # pydantic checks them
         )

@@ -41,6 +41,11 @@ class Options:
     blows: Sequence[Blow] | None = None
     """Instead of those that the seed draws."""
 
+    @property
+    def is_one_machine(self) -> bool:
+        """Even seeds: the proxies share a spool directory, as on one machine; odd ones: each has its own."""
+        return self.seed % 2 == 0
+
 
 @dataclass(slots=True)
 class Seen:
@@ -74,14 +79,14 @@ class Outcome:
 
 async def storm(options: Options, root: Path, say: Callable[[str], None] = print) -> Outcome:
     """Run one storm in `root`, which keeps logs, journals, the brokers' data and the summary."""
-    fleet = Fleet(root, say, run_slots=options.run_slots)
+    fleet = Fleet(root, say, run_slots=options.run_slots, is_one_machine=options.is_one_machine)
     blows = options.blows
     if blows is None:
         blows = draw(options.seed, options.storm_s, fleet.targets, lease_ttl_s=fleet.lease_ttl_s)
     load = draw_load(options.seed, options.sessions, fleet.journals, pi_share=options.pi_share)
-    say(
-        f"storm: seed {options.seed}, {len(blows)} blows planned, {load.sessions} sessions ({harnesses_of(load.requests)})"
-    )
+    spools = "one spool directory" if options.is_one_machine else "a spool directory for each proxy"
+    say(f"storm: seed {options.seed}, {len(blows)} blows planned, {spools}")
+    say(f"storm: {load.sessions} sessions, {harnesses_of(load.requests)}")
     began = time.monotonic()
     seen = Seen()
     async with fleet.running():

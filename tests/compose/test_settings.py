@@ -49,3 +49,12 @@ def test_the_admin_key_is_made_once_and_private(tmp_path: Path) -> None:
     assert admin_key(settings).get_secret_value() == key
     assert len(key) >= 32
     assert stat.S_IMODE((tmp_path / "state" / "admin.key").stat().st_mode) == 0o600
+
+
+def test_a_machines_proxies_have_names_of_their_own_and_one_spool(tmp_path: Path) -> None:
+    """Without more, one proxy per machine and state directory; several are told their names and what they share."""
+    alone = load(state_dir=tmp_path / "state")
+    assert alone.proxy_name.startswith("proxy-")
+    assert alone.spools == tmp_path / "state" / "spool"
+    second = load(state_dir=tmp_path / "two", proxy_id="proxy-2", spool_dir=tmp_path / "spool")
+    assert (second.proxy_name, second.spools) == ("proxy-2", tmp_path / "spool")
