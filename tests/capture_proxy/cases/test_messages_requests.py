@@ -420,3 +420,22 @@ def test_t58_the_shape_of_a_well_known_client(template: Renderer) -> None:
     prompt = template.decode(ids_of(template, request))
     assert "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>" in prompt
     assert {"ignored field: context_management", "ignored field: output_config.effort"} == set(request.notes)
+
+
+@pytest.mark.parametrize("arguments", ['{"p":"/a","t":"abc', "", "null", '["x"]', '"x"', "{'p': 1}"])
+def test_b110_broken_arguments_in_a_history_are_rendered(renderer: Renderer, arguments: str) -> None:
+    """A call that nobody here sampled, with half its JSON: every template renders it, the same each time, and what follows it."""
+    made = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": arguments}}
+    request = chat_request(
+        tools=[{"type": "function", "function": {"name": "write", "parameters": {"type": "object"}}}],
+        messages=[
+            {"role": "user", "content": "w"},
+            {"role": "assistant", "content": None, "tool_calls": [made]},
+            {"role": "tool", "tool_call_id": "c1", "content": "error: bad args"},
+            {"role": "user", "content": "again"},
+        ],
+    )
+    prompt = renderer.decode(ids_of(renderer, request))
+    assert ids_of(renderer, request) == ids_of(renderer, request)
+    assert prompt.index("write") < prompt.index("error: bad args") < prompt.rindex("again")
+    assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == (arguments or "{}")

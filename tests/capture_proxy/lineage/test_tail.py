@@ -24,7 +24,20 @@ TOOLS_LAST = (
     "<{{ m.role }}>{{ m.content }}<end>{% endfor %}<assistant>"
 )
 VOCABULARY = {"\u2581": 5, "R": 41, "Q": 42, "A": 51, "T": 44, "1": 45, "2": 46, "3": 47, "4": 48, "5": 49, "?": 50}
-SPECIAL = {"<end>": 99, "<user>": 2, "<assistant>": 3, "<system>": 1, "<tool>": 4}
+THINKING = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}<think>{{ m.reasoning_content | default('') }}</think>"
+    "{% endif %}{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}"
+)
+THINK, THOUGHT = 97, 98
+SPECIAL = {
+    "<think>": THINK,
+    "</think>": THOUGHT,
+    "<end>": 99,
+    "<user>": 2,
+    "<assistant>": 3,
+    "<system>": 1,
+    "<tool>": 4,
+}
 
 
 def renderer(directory: Path, template: str) -> TemplateRenderer:
@@ -78,3 +91,29 @@ def test_a_template_that_looks_back_is_rendered_whole(
     tail = extended[3:]
     assert whole[-len(tail) :] == tail
     assert whole[-len(tail) - 1] == 99
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [{"content": "<think>R</think>A"}, {"content": "R</think>A"}, {"content": "A", "reasoning_content": "R"}],
+    ids=["whole", "as-sampled", "apart"],
+)
+def test_b113_the_opening_mark_in_the_prompt_is_never_doubled(tmp_path: Path, sent: dict[str, str]) -> None:
+    """The prompt opens the thinking, the answer only closes it: however it comes back, the next prompt holds it as it was sampled."""
+    world = World(renderer=renderer(tmp_path, THINKING))
+    first = world.ask([user("Q")], [41, THOUGHT, 51, 99])
+    assert (first.prompt[-1], first.record.reasoning, first.record.text) == (THINK, "R", "A")
+    second = world.ask([user("Q"), {"role": "assistant", **sent}, user("R")], [41, THOUGHT, 51, 99])
+    assert second.prompt == [
+        *first.prompt,
+        41,
+        THOUGHT,
+        51,
+        99,
+        SPECIAL["<user>"],
+        41,
+        99,
+        SPECIAL["<assistant>"],
+        THINK,
+    ]
+    assert second.parent_id == first.id
