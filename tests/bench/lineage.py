@@ -4,7 +4,7 @@ Sessions grow turn by turn through a real proxy, each turn on top of all before 
 as many prompt ids: the difference is what the proxy adds, and it should hardly grow. The records are then read back from Kafka, and
 weighed as deltas and as they would be if each held its whole prompt and conversation: their values, each compressed, wherever they lie
 (`lineage_record_bytes`), and all that the same bus sends for them, batch, key and headers, with a blob in place of a value that is too
-large (`lineage_sent_bytes`; blobs aren't compressed).
+large (`lineage_sent_bytes`; blobs aren't compressed). `lineage_content_bytes` are those of the deltas that are new words and new ids.
 """
 
 from __future__ import annotations
@@ -200,6 +200,7 @@ async def _weigh(settings: BusSettings, session_id: str, turns: int) -> list[Met
     return [
         compared(f"lineage_record_bytes_{WEIGHED_TURNS}_turns", delta, "B", full),
         compared(f"lineage_sent_bytes_{WEIGHED_TURNS}_turns", sum(sent), "B", sum(sent_full)),
+        plain(f"lineage_content_bytes_{WEIGHED_TURNS}_turns", sum(_compressed(_content(c.record)) for c in calls), "B"),
         compared(
             f"lineage_prompt_ids_{WEIGHED_TURNS}_turns", ids_delta, "ids", sum(call.call.prompt_len for call in calls)
         ),
@@ -215,6 +216,18 @@ def _whole(call: SessionCall) -> CompletionRecord:
         messages_prefix=0,
         messages=call.call.messages(),
         tools=call.tools,
+    )
+
+
+def _content(record: CompletionRecord) -> CompletionRecord:
+    """What no rule could leave out: new messages and ids, the reply and its log-probabilities."""
+    return CompletionRecord(
+        messages=record.messages,
+        tools=record.tools,
+        suffix_ids=record.suffix_ids,
+        output_ids=record.output_ids,
+        logprobs=record.logprobs,
+        text=record.text,
     )
 
 

@@ -196,12 +196,6 @@ def test_b118_the_prefix_is_tested_on_ids_not_on_lengths() -> None:
     assert len(broken.traces) == 2
 
 
-def test_t20_what_a_tokeniser_adds_out_of_context_never_appears() -> None:
-    """T20: ids come from the prompts that the engine read, so a leading space that encoding alone gives (5) isn't there."""
-    built = merge(*delivered(call(1, P1, A), call(2, [*P1, *A, *R], B)))
-    assert 5 not in [*rows(built)[0][0], *rows(built)[0][1]]
-
-
 def test_t22_a_stop_string_that_was_trimmed() -> None:
     """T22: the history shows 51 without the matched 77, so the next prompt isn't a continuation; nothing is lost or inferred."""
     built = merge(
