@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from schemas.task import RuntimeSpec
 
+OptionsT = TypeVar("OptionsT", bound=BaseModel)
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 """Takes each piece of output as it comes; must not block."""
@@ -78,6 +81,17 @@ class ExecResult:
         """The end of what it said (standard error first choice), on one line, for error texts."""
         text = (self.stderr.strip() or self.stdout.strip()).decode("utf-8", "replace")
         return " | ".join(text.splitlines())[-limit:]
+
+
+def parse_options(model: type[OptionsT], spec: RuntimeSpec) -> OptionsT:
+    """What a task's `runtime.options` say, for one kind. Raises RuntimeFault that starts with the field's path."""
+    try:
+        return model.model_validate(dict(spec.options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, ("runtime.options", *first["loc"])))
+        known = ", ".join(model.model_fields)
+        raise RuntimeFault(f"{field}: {first['msg']}; runtime `{spec.kind}` knows: {known}") from error
 
 
 class Runtime(Protocol):

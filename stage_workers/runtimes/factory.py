@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes.base import Limits, Runtime, RuntimeFault
+from stage_workers.runtimes.apptainer import PROGRAM, ApptainerRuntime
+from stage_workers.runtimes.base import Limits, Runtime
 from stage_workers.runtimes.docker import DockerRuntime, Engine
 from stage_workers.runtimes.docker.runtime import TOOLS_DIR
 from stage_workers.runtimes.local import LocalRuntime
@@ -33,16 +34,19 @@ class Runtimes:
     @property
     def kinds(self) -> list[str]:
         """The kinds that this machine has, as far as can be seen without asking an engine."""
-        return ["local", *(["docker"] if self.docker.is_socket_there else [])]
+        found = {"local": True, "docker": self.docker.is_socket_there, "apptainer": shutil.which(PROGRAM) is not None}
+        return [kind for kind, is_there in found.items() if is_there]
 
     def __call__(self, spec: RuntimeSpec, name: str) -> Runtime:
-        """A runtime as a task asks for it, not yet started. Raises RuntimeFault for a kind that isn't here."""
+        """A runtime as a task asks for it, not yet started. Raises RuntimeFault where it doesn't fit its kind."""
         if spec.kind == "docker":
             return DockerRuntime(
                 self.docker, name, owner=self.owner, spec=spec, binds=self._binds(), grace_s=self.grace_s
             )
         if spec.kind == "apptainer":
-            raise RuntimeFault("this worker has no runtime `apptainer`")
+            return ApptainerRuntime(
+                self.root, name, owner=self.owner, spec=spec, binds=self._binds(), grace_s=self.grace_s
+            )
         return LocalRuntime(
             self.root,
             name,

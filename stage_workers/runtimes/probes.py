@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from stage_workers.runtimes.base import Listener
 
 NO_TOOL = 99
+CONNECT_WITH_BASH = 'exec bash -c "exec 3<>/dev/tcp/$0/$1 && echo hello >&3 && read -r -t 5 line <&3 && echo \\$line"'
 CONNECT = """
 if command -v python3 >/dev/null; then
   exec python3 -c 'import socket,sys

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes.base import RuntimeFault
 
 OWNER_LABEL = "polynya.owner"
 INCARNATION_LABEL = "polynya.incarnation"
@@ -38,17 +37,6 @@ class DockerOptions(BaseModel):
     runtime: str = Field(default="", description="an OCI runtime that the engine knows (`runsc`, `kata`, …)")
     gpus: int = Field(default=0, ge=-1, description="GPUs given to the container, -1: all")
     shm_mb: int = Field(default=64, gt=0, description="size of /dev/shm")
-
-
-def parse_options(given: Mapping[str, Any]) -> DockerOptions:
-    """The options of a task, checked. Raises RuntimeFault that starts with the field's path."""
-    try:
-        return DockerOptions.model_validate(dict(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, ("runtime.options", *first["loc"])))
-        known = ", ".join(DockerOptions.model_fields)
-        raise RuntimeFault(f"{field}: {first['msg']}; runtime `docker` knows: {known}") from error
 
 
 def container_name(name: str, owner: str) -> str:

@@ -15,7 +15,7 @@ import structlog
 
 from schemas.task import RuntimeSpec
 from stage_workers.output import HeadAndTail
-from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, Stream
+from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, Stream, parse_options
 from stage_workers.runtimes.docker import files, sweep
 from stage_workers.runtimes.docker.engine import Engine, gone_is
 from stage_workers.runtimes.docker.options import (
@@ -23,9 +23,9 @@ from stage_workers.runtimes.docker.options import (
     KEEPER,
     OWNER_LABEL,
     RUNTIME_LABEL,
+    DockerOptions,
     container_name,
     host_config,
-    parse_options,
 )
 from stage_workers.runtimes.docker.orphans import remove
 from stage_workers.runtimes.network import NetworkSpace
@@ -69,7 +69,7 @@ class DockerRuntime:
         self._name = name
         self._owner = owner
         self._spec = spec
-        self._options = parse_options(spec.options)
+        self._options = parse_options(DockerOptions, spec)
         self._binds = tuple(binds)
         self._grace_s = grace_s
         self._container = ""
