@@ -129,6 +129,7 @@ class TaskSpec(_Strict):
     max_attempts: int = Field(default=2, ge=1, le=100)
     priority: int = 0
     policy_id: str = Field(default="default", min_length=1)
+    for_trainer: str = Field(default="", description="the one trainer that reads the results; `evaluation`: none does")
     metadata: dict[str, Any] = Field(default_factory=dict)
     callback_url: str | None = Field(
         default=None,

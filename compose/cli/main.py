@@ -31,6 +31,9 @@ from compose.cli import (
     topics,
     verify,
 )
+from compose.cli import (
+    eval as eval_,
+)
 from compose.cli.console import die, err, out
 from compose.cli.errors import first_problem
 from compose.errors import CommandError, ExitCode, dependency_down, usage
@@ -55,6 +58,7 @@ app.add_typer(session.app, name="session")
 app.add_typer(topics.app, name="topics")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(blobs.app, name="blobs")
+app.add_typer(eval_.app, name="eval")
 app.add_typer(export.app, name="export")
 app.add_typer(engine.app, name="engine")
 app.add_typer(harness.app, name="harness")

@@ -42,6 +42,18 @@ def test_a_task_registers_its_group_and_every_session() -> None:
     assert first.task["budgets"]["run_s"] == 1800.0
 
 
+def test_a_task_may_be_for_one_trainer() -> None:
+    """Its group and its sessions say so, and other trainers pass them over."""
+    group = register(TaskRequest(task_id="t", spec={**SPEC, "for_trainer": "evaluation"}), 100)
+    assert group.for_trainer == "evaluation"
+    row = apply(apply(None, group, 0, 100), GroupEvent(group_id=group.group_id, type=GroupEventType.ADMITTED), 1, 200)
+    assert row is not None
+    ((session,),) = outputs(row, group, group)
+    assert isinstance(session, SessionEvent)
+    assert session.spec is not None
+    assert session.spec.for_trainer == "evaluation"
+
+
 def test_the_same_task_again_registers_the_same_facts() -> None:
     """Ids and times come from the request: a re-delivered task changes nothing."""
     request = TaskRequest(task_id="t", policy_id="p", num_samples=2, spec=SPEC, submitted_at=77)
