@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -18,6 +20,8 @@ _CONNECT_S: Final = 5.0
 """To a machine of our own network; a proxy that takes longer is looked at."""
 _PAUSE_S: Final = 0.2
 """Between tries to connect to a proxy that is said to be well."""
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Linger for no time: the close is a reset."""
 _RESENDS: Final = 3
 """How often one request is sent again when a proxy that is well drops it unanswered: more often it is the request."""
 _DENIED: Final = (b"401", b"409")
@@ -314,6 +318,8 @@ class Connection(asyncio.Protocol):
         if is_cut:
             self._tally.cut += 1
             self._tally.is_last_cut = True
+            # Without this the kernel would close in order, and an answer without a length would look whole.
+            self._client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.abort()
         else:
             client, self._client = self._client, None
