@@ -130,8 +130,15 @@ def size_of(record: CompletionRecord) -> int:
 
 def length_of(message: Any) -> int:
     """About how many characters a message has."""
-    content = message.get("content") if isinstance(message, dict) else None
-    own = len(content) if isinstance(content, str) else sum(len(str(part)) for part in content or ())
-    return own + sum(
-        len(str(call)) for call in (message.get("tool_calls") if isinstance(message, dict) else None) or ()
-    )
+    if not isinstance(message, dict):
+        return 0
+    return _characters(message.get("content")) + _characters(message.get("tool_calls"))
+
+
+def _characters(value: Any) -> int:
+    """Of all texts in a JSON value; without a copy of them, since an image is a text of megabytes."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _characters(item) for key, item in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
