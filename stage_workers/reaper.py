@@ -13,8 +13,10 @@ from pathlib import Path
 import structlog
 
 from schemas import ids
-from stage_workers.runtimes.programs import MARKER_VARIABLE
+from stage_workers.runtimes.apptainer import reap_instances
+from stage_workers.runtimes.docker import reap_containers
 from stage_workers.runtimes.processes import Family, kill_family, members
+from stage_workers.runtimes.programs import MARKER_VARIABLE
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +36,7 @@ def runtimes_dir(state_dir: Path) -> Path:
 
 
 async def reap(state_dir: Path, worker_id: str) -> int:
-    """Kills every program of earlier incarnations and removes their directories; returns how many it found.
+    """Ends every program, container and instance of earlier incarnations and removes their directories; returns how many it found.
 
     Call it under the state directory's lock: then whatever bears our mark is an orphan.
     """
@@ -45,6 +47,8 @@ async def reap(state_dir: Path, worker_id: str) -> int:
     if found:
         left = await kill_family(family)
         log.warning("orphans.killed", found=found, left=left, place=str(place))
+    owner = owner_of(state_dir, worker_id)
+    found += await reap_containers(owner) + await reap_instances(owner)
     await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
     return found
 

@@ -47,10 +47,13 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="return once the stack is ready")] = False,
     state_dir: Annotated[Path | None, typer.Option(help="where the stack's state lives (default: .polynya)")] = None,
     partitions: Annotated[int | None, typer.Option(min=1)] = None,
-    run_slots: Annotated[int | None, typer.Option(min=1, help="sessions that run at once")] = None,
+    run_slots: Annotated[int | None, typer.Option(min=1, help="sessions that run at once, per worker")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=64, help="how many (default: 1)")] = None,
+    proxies: Annotated[int | None, typer.Option(min=1, max=64, help="how many (default: 1)")] = None,
+    brokers: Annotated[int | None, typer.Option(help="1 or 3 (default: 1)")] = None,
     api: Annotated[bool, typer.Option("--api", help="the HTTP API, too (see docs/api.md)")] = False,
 ) -> None:
-    """Start a local stack: Kafka, engine, proxy, processors, worker."""
+    """Start a local stack: Kafka, engine, proxies, processors, workers."""
     if engine and engine_url:
         raise usage("--engine and --engine-url name two engines", hint="polynya up --engine-url URL")
     engine = engine_url or engine
@@ -61,6 +64,9 @@ def up(
         state_dir=state_dir,
         partitions=partitions,
         run_slots=run_slots,
+        workers=workers,
+        proxies=proxies,
+        brokers=brokers,
         api=api or None,
     )
     _check_engine(settings)
@@ -195,8 +201,18 @@ async def run(
     await run_part(part, load())
 
 
-def doctor(*, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def doctor(
+    *,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    runtime: Annotated[
+        str, typer.Option(help="try out a runtime on this machine instead: local, docker or apptainer")
+    ] = "",
+    image: Annotated[str, typer.Option(help="the image to try it with (default: debian:bookworm-slim)")] = "",
+) -> None:
     """Check what the stack needs on this machine; exits 3 when something necessary is missing."""
+    if runtime:
+        asyncio.run(_try_runtime(runtime, image or None, as_json=as_json))
+        return
     from compose.doctor import check_all
 
     findings = check_all(load())
@@ -212,3 +228,31 @@ def doctor(*, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     bad = [f for f in findings if not f.is_ok and f.is_needed]
     if bad:
         raise CommandError(f"{len(bad)} necessary thing(s) missing", hint=bad[0].hint, code=ExitCode.DEPENDENCY_DOWN)
+
+
+async def _try_runtime(kind: str, image: str | None, *, as_json: bool) -> None:
+    from compose.runtime_checks import Tried, try_runtime
+
+    marks = {"ok": "[green]ok[/]     ", "failed": "[red]failed[/] ", "absent": "[yellow]absent[/] "}
+
+    def report(tried: Tried) -> None:
+        if as_json:
+            return
+        out.print(f"{marks[tried.outcome]} {tried.name} ({tried.took_s:.1f} s): ", end="")
+        out.print(tried.meaning, markup=False)
+        if tried.why:
+            out.print(f"        {tried.why}", markup=False)
+
+    done = await try_runtime(kind, image, report)
+    if as_json:
+        print_json([{"name": t.name, "outcome": t.outcome, "why": t.why, "took_s": round(t.took_s, 2)} for t in done])
+    failed = [tried for tried in done if tried.outcome == "failed"]
+    if failed:
+        raise CommandError(
+            f"runtime {kind} can't be used: {len(failed)} check(s) failed",
+            hint=failed[0].why,
+            code=ExitCode.DEPENDENCY_DOWN,
+        )
+    absent = [tried.name for tried in done if tried.outcome == "absent"]
+    if not as_json:
+        out.print(f"runtime {kind} can be used here" + (f", without: {', '.join(absent)}" if absent else ""))

@@ -134,12 +134,16 @@ class SwebenchEvaluator:
         if applied.by is None:
             return await self._graded(context, replace(report, failed_apply_patch=True))
         report = replace(report, patch_successfully_applied=True, said="")
-        await self._bring_tests(fresh, head)
-        result = await self._run_tests(fresh)
-        log = result.stdout.decode("utf-8", "replace")
-        await context.artifacts.keep(TEST_LOG, result.stdout)
-        report = replace(report, exit_code=result.exit_code, test_timeout=result.timed_out)
-        return await self._graded(context, self._judged(report, log, result))
+        try:
+            await self._bring_tests(fresh, head)
+            result = await self._run_tests(fresh)
+            await context.artifacts.keep(TEST_LOG, result.stdout)
+            report = replace(report, exit_code=result.exit_code, test_timeout=result.timed_out)
+            report = self._judged(report, result)
+        except EvaluatorError as error:
+            await _keep(context, replace(report, error_eval=True, said=str(error)))
+            raise
+        return await self._graded(context, report)
 
     async def _patch_of(self, context: EvaluationContext, head: str) -> bytes | None:
         if context.runtime is not None:
@@ -183,8 +187,9 @@ class SwebenchEvaluator:
         except RuntimeFault as error:
             raise EvaluatorError(f"the tests could not be run: {error}") from error
 
-    def _judged(self, report: Report, log: str, result: ExecResult) -> Report:
+    def _judged(self, report: Report, result: ExecResult) -> Report:
         """The report with the tests' verdicts. Raises EvaluatorError when no test can have been run at all."""
+        log = result.stdout.decode("utf-8", "replace")
         statuses = self._parse(log.partition(_BEGIN)[2].partition(_END)[0])
         if not statuses and not result.timed_out and result.exit_code in {97, 126, 127}:
             raise EvaluatorError(f"the test command could not be run (exit code {result.exit_code}): {result.tail()}")
@@ -198,9 +203,13 @@ class SwebenchEvaluator:
             report = replace(
                 report, fail_to_pass=Tally(failure=self._fail_to_pass), pass_to_pass=Tally(failure=self._pass_to_pass)
             )
-        await context.artifacts.keep(REPORT, orjson.dumps(report.as_details(brief=False), option=orjson.OPT_INDENT_2))
+        await _keep(context, report)
         value = 1.0 if report.resolved else 0.0
         return [Grade(name=self._reward, value=value, details=report.as_details(brief=True))]
+
+
+async def _keep(context: EvaluationContext, report: Report) -> None:
+    await context.artifacts.keep(REPORT, orjson.dumps(report.as_details(brief=False), option=orjson.OPT_INDENT_2))
 
 
 def tally(tests: Sequence[str], statuses: Statuses) -> Tally:

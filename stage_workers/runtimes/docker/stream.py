@@ -74,8 +74,8 @@ class Streams:
                 frames.feed(data)
 
     async def close(self) -> None:
-        """Closes the connection."""
-        self.writer.close()
+        """Closes the connection; input that was never read must not keep it open."""
+        self.writer.transport.abort()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
 

@@ -24,6 +24,7 @@ from harnesses import default_cache
 
 _REPOSITORY, _TAG = "polynya-test", "1"
 IMAGE = f"{_REPOSITORY}:{_TAG}"
+_PREFIX = "polynya-engine-"
 _UP_S = 60.0
 _DOWN_S = 30.0
 _MADE_S = 600.0
@@ -45,7 +46,10 @@ def running_engine() -> Iterator[str]:
         if shutil.which(program) is None:
             raise NoEngine(f"{program} is missing; apt-get install docker.io debootstrap util-linux")
     archive = image_archive()
-    place = Path(tempfile.mkdtemp(prefix="polynya-engine-"))
+    _tidy_stale()
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = (place / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     host = f"unix://{place}/sock"
     try:
         with (place / "log").open("wb") as log:
@@ -80,6 +84,7 @@ def running_engine() -> Iterator[str]:
             _end(daemon)
     finally:
         _tidy(place)
+        lock.close()
 
 
 def leftovers(host: str) -> list[str]:
@@ -163,6 +168,14 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()
+
+
+def _tidy_stale() -> None:
+    """Removes what engines left whose tests were killed: nobody holds their locks any more."""
+    for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), (place / "lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _tidy(place)
 
 
 def _tidy(place: Path) -> None:
