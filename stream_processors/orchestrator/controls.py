@@ -80,6 +80,8 @@ class Controls:
 
     def holds(self, names: Names) -> ControlAction | None:
         """PAUSE or DRAIN when that is in force for one of these names, the stronger of the two; else None."""
+        if not self._standing:
+            return None
         found = {spans[-1].action for spans in self._of(names) if spans and spans[-1].to_at is None}
         if ControlAction.PAUSE in found:
             return ControlAction.PAUSE

@@ -88,7 +88,7 @@ def _overdue_seals(row: SessionRow, now: int, limits: Limits) -> Iterator[Sessio
 
 def _cancel(row: SessionRow, controls: Controls) -> SessionEvent | None:
     """The first control that cancels this session; one from before its registration means an earlier one."""
-    if row.ending != "none":
+    if row.ending != "none" or not controls.cancels:
         return None
     control = controls.cancel_of(row.names, row.registered_at, row.lease_id)
     if control is None and row.worker_id:  # a node's cancel means what it had then, not what it gets later
@@ -139,16 +139,26 @@ def _lost(row: SessionRow, fleet: FleetView, now: int, limits: Limits) -> Sessio
 
 
 def _assign(seen: Seen, queued: list[SessionRow]) -> Iterator[SessionEvent]:
-    """Give waiting sessions to workers with free places: highest priority first, then the oldest; most free first."""
-    free = _free_places(seen)
+    """Give waiting sessions to workers with free places: highest priority first, then the oldest.
+
+    Of the workers the one whose run slots would else stand empty soonest, then the one with most free places: a prepared session
+    stays where it was prepared.
+    """
+    places = _free_places(seen)
+    free = {worker: place.free for worker, place in places.items() if place.free > 0}
+    if not free:
+        return
     on_their_way = {p.session_id for p in seen.pending if p.type is Fact.INIT_ASSIGNED}
     for row in sorted(queued, key=lambda r: (-r.priority, r.registered_at, r.session_id)):
         if row.session_id in on_their_way or seen.controls.holds(row.names) is ControlAction.PAUSE:
             continue
-        worker = max(free, key=lambda w: (free[w], w), default=None)
-        if worker is None or free[worker] < 1:
+        worker = max(free, key=lambda w: (places[w].idle, free[w], w), default=None)
+        if worker is None:
             return
         free[worker] -= 1
+        places[worker].idle -= 1
+        if free[worker] < 1:
+            del free[worker]
         yield _fact(
             row,
             Fact.INIT_ASSIGNED,
@@ -161,14 +171,25 @@ def _assign(seen: Seen, queued: list[SessionRow]) -> Iterator[SessionEvent]:
         )
 
 
-def _free_places(seen: Seen) -> dict[tuple[str, str], int]:
-    """Free INIT places per worker, less what it was given and hasn't listed yet."""
+@dataclass(slots=True)
+class _Place:
+    """What a worker can take: INITs that can begin, and run slots for which nobody is being prepared (may be below 0)."""
+
+    free: int
+    idle: int
+
+
+def _free_places(seen: Seen) -> dict[tuple[str, str], _Place]:
+    """Free places per worker, less what it was given and hasn't listed yet."""
     fleet = seen.fleet
-    free = {
-        (node.beat.node_id, node.beat.incarnation): node.beat.free_init
-        for node in fleet.workers(seen.now, seen.limits.lease_ttl_ms)
-        if not seen.controls.holds_node(node.beat.node_id)
-    }
+    free: dict[tuple[str, str], _Place] = {}
+    for node in fleet.workers(seen.now, seen.limits.lease_ttl_ms):
+        beat = node.beat
+        if not seen.controls.holds_node(beat.node_id):
+            prepared = sum(held.stage in (Stage.INIT, Stage.READY) for held in beat.holds)
+            free[beat.node_id, beat.incarnation] = _Place(beat.free_init, beat.free_run - prepared)
+    if not any(place.free > 0 for place in free.values()):
+        return free
     given = {
         (row.worker_id, row.incarnation, row.session_id)
         for row in seen.rows
@@ -176,6 +197,8 @@ def _free_places(seen: Seen) -> dict[tuple[str, str], int]:
     }
     given |= {(p.worker_id, p.incarnation, p.session_id) for p in seen.pending if p.type is Fact.INIT_ASSIGNED}
     for worker_id, incarnation, _ in given:
-        if (worker_id, incarnation) in free:
-            free[worker_id, incarnation] -= 1
+        place = free.get((worker_id, incarnation))
+        if place is not None:
+            place.free -= 1
+            place.idle -= 1
     return free
