@@ -145,10 +145,13 @@ async def test_hanging_tests(repositories: Places, context: ContextMaker) -> Non
 
 
 async def test_no_test_runner_is_no_bad_grade(repositories: Places, context: ContextMaker) -> None:
-    """Where the tests can't be run at all nobody is graded."""
+    """Where the tests can't be run at all nobody is graded; the kept report says that it was the evaluation's error."""
     await repositories[0].upload("shapes.py", RIGHT.encode())
+    around = context(*repositories)
     with pytest.raises(EvaluatorError, match=r"test command could not be run \(exit code 127\)"):
-        await graded(repositories, context, test_command="no-such-runner")
+        await evaluators.get("swebench", options(test_command="no-such-runner")).evaluate(around)
+    report = json.loads(await around.artifacts.read("report.json"))
+    assert (report["error_eval"], report["patch_successfully_applied"], report["resolved"]) == (True, True, False)
 
 
 async def test_a_test_patch_that_does_not_fit(repositories: Places, context: ContextMaker) -> None:
