@@ -161,7 +161,7 @@ async def _proxy(settings: StackSettings) -> None:
     await run_proxy(
         ProxySettings(
             proxy_id=settings.proxy_name,
-            bus=bus_for(settings, "proxy"),
+            bus=bus_for(settings, settings.part_name or "proxy"),
             spool_dir=settings.spools,
             model_dir=Path(settings.model),
             model_names=(settings.policy_id,),
@@ -171,7 +171,7 @@ async def _proxy(settings: StackSettings) -> None:
             port=settings.proxy_port,
             admin_host=settings.host,
             admin_port=settings.proxy_admin_port,
-            ports_file=ready_file(settings.state_dir, "proxy"),
+            ports_file=ready_file(settings.state_dir, settings.part_name or "proxy"),
             forward_host=settings.host,
             forward_port=settings.forward_port if settings.forward else None,
             forward_vendors=(*VENDORS, *more_vendors(settings.forward_vendors)),
@@ -190,7 +190,7 @@ async def _worker(settings: StackSettings) -> None:
     await run_worker(
         WorkerSettings(
             worker_id=settings.worker_id,
-            state_dir=settings.state_dir / "worker",
+            state_dir=settings.worker_dir,
             admin_key=admin_key(settings),
             cache_dir=default_cache(),
             init_slots=settings.init_slots,
@@ -200,8 +200,8 @@ async def _worker(settings: StackSettings) -> None:
             artifact_retention_s=settings.artifact_retention_s,
             heartbeat_s=settings.heartbeat_s,
         ),
-        bus_for(settings, "worker"),
-        on_ready=lambda: say_ready(settings, "worker"),
+        bus_for(settings, settings.part_name or "worker"),
+        on_ready=lambda: say_ready(settings, settings.part_name or "worker"),
     )
 
 

@@ -41,6 +41,7 @@ class StackSettings(BaseSettings):
         default=None, description="where `run archive` writes; empty: in the state directory"
     )
     kafka_port: int = Field(default=0, ge=0, le=65535)
+    brokers: int = Field(default=1, description="1 or 3: the brokers of a Kafka of one's own")
 
     engine: str = Field(default="cpu", description="cpu, sglang, an engine's URL, or scripted:MODULE:FUNCTION")
     engine_kind: str = Field(
@@ -76,6 +77,10 @@ class StackSettings(BaseSettings):
     )
     callback_key: SecretStr | None = Field(default=None, description="signs callbacks")
 
+    workers: int = Field(default=1, ge=1, le=64, description="how many `up` starts")
+    proxies: int = Field(default=1, ge=1, le=64, description="how many `up` starts")
+    part_name: str = Field(default="", description="of one of several workers or proxies in one state directory")
+
     policy_id: str = "default"
     worker_id: str = "worker-1"
     init_slots: int = Field(default=4, ge=1)
@@ -99,6 +104,13 @@ class StackSettings(BaseSettings):
         from capture_proxy.vendors import more_vendors
 
         more_vendors(value)
+        return value
+
+    @field_validator("brokers")
+    @classmethod
+    def _can_vote(cls, value: int) -> int:
+        if value not in (1, 3):
+            raise ValueError("1 or 3: two brokers can't outvote each other")
         return value
 
     @field_validator("state_dir")
@@ -128,6 +140,11 @@ class StackSettings(BaseSettings):
     def proxy_name(self) -> str:
         """How a proxy calls itself in its heartbeats: two under one name would take each other for a restart."""
         return self.proxy_id or f"proxy-{socket.gethostname()}"
+
+    @property
+    def worker_dir(self) -> Path:
+        """Where this worker's runtimes and logs are: two on one machine must not share it."""
+        return self.state_dir / (self.part_name or "worker")
 
     @property
     def spools(self) -> Path:

@@ -1,4 +1,4 @@
-"""A local stack without Docker: Kafka, engine, proxy, processors and a worker, started in order and kept alive."""
+"""A local stack without Docker: Kafka, engine, proxies, processors and workers, started in order and kept alive."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import aiohttp
 from bus import BusSettings, connect
 from bus.admin import TopicAdmin
 from compose.engines import RegisteredEngine, replace_own_engine
+from compose.fleet import Instance, in_order, instances
 from compose.kafka import KafkaCluster
 from compose.parts import PARTS, internal_topics
 from compose.runtime_info import StackInfo, log_file, ready_file
@@ -67,24 +68,29 @@ class LocalStack:
         self._step(f"engine at {self.info.engine_url}{note}")
         await self._register_engine()
         processors = ["processors"] if settings.processors == "together" else ["orchestrator", "assembler", "joiner"]
-        ready = await asyncio.gather(self._start_part("proxy"), *(self._start_part(name) for name in processors))
-        self.info.proxy_address = str(ready[0]["data_address"])
-        self.info.proxy_admin_address = str(ready[0]["admin_address"])
-        self.info.forward_address = str(ready[0].get("forward_address") or "")
+        (ready, *_), *_ = await asyncio.gather(
+            self._start_part("proxy"), *(self._start_part(name) for name in processors)
+        )
+        self.info.proxy_address = str(ready["data_address"])
+        self.info.proxy_admin_address = str(ready["admin_address"])
+        self.info.forward_address = str(ready.get("forward_address") or "")
         forward = f" (forward: {self.info.forward_address})" if self.info.forward_address else ""
-        self._step(f"capture proxy at {self.info.proxy_address}{forward}; stream processors")
+        more = f" and {settings.proxies - 1} more" if settings.proxies > 1 else ""
+        self._step(f"capture proxy at {self.info.proxy_address}{forward}{more}; stream processors")
         await self._start_part("worker")
         if settings.api:
-            self.info.api_url = str((await self._start_part("api"))["url"])
+            self.info.api_url = str((await self._start_part("api"))[0]["url"])
             self._step(f"HTTP API at {self.info.api_url} (its key: polynya api key)")
         self.info.is_ready = True
-        self._step("worker; the stack is ready")
+        self._step(
+            f"{settings.workers} workers; the stack is ready" if settings.workers > 1 else "worker; the stack is ready"
+        )
 
     async def _start_kafka(self) -> str:
         self._step("starting Kafka and the engine (what they need is fetched the first time: minutes)")
-        self._kafka = KafkaCluster(
-            self.settings.state_dir / "kafka", ports=[self.settings.kafka_port] if self.settings.kafka_port else None
-        )
+        first, count = self.settings.kafka_port, self.settings.brokers
+        ports = [first + n for n in range(count)] if first else None
+        self._kafka = KafkaCluster(self.settings.state_dir / "kafka", nodes=count, ports=ports)
         await asyncio.to_thread(self._kafka.start)
         self._save_pids()
         return self._kafka.bootstrap
@@ -100,7 +106,7 @@ class LocalStack:
             return self.settings.engine, model
         if self.settings.engine == "sglang":
             await asyncio.to_thread(_prepare_sglang, self._report)
-        ready = await self._supervisor.start(self._part("engine", {"POLYNYA_MODEL": model}))
+        ready = await self._supervisor.start(self._part(Instance("engine", "engine"), {"POLYNYA_MODEL": model}))
         return str(ready["url"]), model
 
     def _bus(self) -> BusSettings:
@@ -125,24 +131,26 @@ class LocalStack:
         async with connect(self._bus()) as bus:
             await replace_own_engine(bus, engine)
 
-    async def _start_part(self, name: str) -> dict[str, object]:
+    async def _start_part(self, kind: str) -> list[dict[str, object]]:
+        """Starts all processes of a part at once; what each says when it is ready."""
         extra = {
             "POLYNYA_BOOTSTRAP": self.info.bootstrap,
             "POLYNYA_MODEL": self.info.model_dir,
             "POLYNYA_ENGINE": self.info.engine_url,
         }
-        return await self._supervisor.start(self._part(name, extra))
+        parts = [self._part(instance, extra) for instance in instances(self.settings, kind)]
+        return list(await asyncio.gather(*(self._supervisor.start(part) for part in parts)))
 
-    def _part(self, name: str, extra: dict[str, str]) -> Part:
-        state_dir = self.settings.state_dir
+    def _part(self, instance: Instance, extra: dict[str, str]) -> Part:
+        state_dir, kind = self.settings.state_dir, instance.kind
         return Part(
-            name=name,
-            argv=python("run", name),
-            ready_file=ready_file(state_dir, name),
-            log_file=log_file(state_dir, name),
-            env={**self.settings.as_env(), **extra},
-            ready_within_s=SGLANG_READY_WITHIN_S if (name, self.settings.engine) == ("engine", "sglang") else 300.0,
-            stop_within_s=PARTS[name].stop_within_s,
+            name=instance.name,
+            argv=python("run", kind),
+            ready_file=ready_file(state_dir, instance.name),
+            log_file=log_file(state_dir, instance.name),
+            env={**self.settings.as_env(), **extra, **instance.env},
+            ready_within_s=SGLANG_READY_WITHIN_S if (kind, self.settings.engine) == ("engine", "sglang") else 300.0,
+            stop_within_s=PARTS[kind].stop_within_s,
         )
 
     async def run_until(self, stop: asyncio.Event) -> None:
@@ -153,7 +161,7 @@ class LocalStack:
         """Stop everything that was started; the data stays."""
         self.info.is_ready = False
         self._step("stopping")
-        await self._supervisor.stop(STOP_ORDER)
+        await self._supervisor.stop(in_order(self._supervisor.pids, STOP_ORDER))
         if self._kafka is not None:
             await asyncio.to_thread(self._kafka.stop)
         self.info.supervisor_pid = 0

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,15 +136,14 @@ class Supervisor:
         finally:
             stopping.cancel()
 
-    async def stop(self, order: tuple[str, ...] = ()) -> None:
-        """Stop the parts named in `order` first, one after the other, then the rest; SIGKILL after each one's time."""
+    async def stop(self, order: Sequence[Collection[str]] = ()) -> None:
+        """Stop the parts in `order` first, each group of names at once, then the rest; SIGKILL after each one's time."""
         self._is_stopping = True
         for watcher in self._watchers.values():
             watcher.cancel()
         await asyncio.gather(*self._watchers.values(), return_exceptions=True)
-        for name in order:
-            if name in self._running:
-                await self._end(name)
+        for names in order:
+            await asyncio.gather(*(self._end(name) for name in names if name in self._running))
         await asyncio.gather(*(self._end(name) for name in self._running))
         if not self._failed.done():
             self._failed.cancel()
