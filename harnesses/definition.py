@@ -18,6 +18,7 @@ from harnesses.adapter import (
 )
 from harnesses.errors import HarnessError
 from harnesses.options import OptionSpec, parse_option
+from harnesses.placeholders import check_placeholders
 from harnesses.verdict import parse_rule
 
 _FIELDS = {
@@ -53,7 +54,7 @@ def parse_adapter(raw: object, where: str) -> Adapter:
     """An adapter from its YAML tree; `where` names the file in errors.
 
     Raises:
-        HarnessError: a field is missing, unknown or of the wrong kind.
+        HarnessError: a field is missing, unknown or of the wrong kind, or nothing fills a placeholder.
     """
     tree = _mapping(raw, where, _FIELDS)
     for needed in ("name", "title", "dialect"):
@@ -75,7 +76,7 @@ def parse_adapter(raw: object, where: str) -> Adapter:
     options = _COMMON | options | _capabilities(dialect, wires, mcp, skills_dir)
     settable = {*options, *wire_variables(wires)}
     verdict = tree.get("verdict")
-    return Adapter(
+    adapter = Adapter(
         name=str(tree["name"]),
         title=str(tree["title"]),
         version=install.version if install else str(tree.get("version", "1")),
@@ -95,6 +96,8 @@ def parse_adapter(raw: object, where: str) -> Adapter:
         mcp=mcp,
         skills_dir=skills_dir,
     )
+    check_placeholders(adapter, where)
+    return adapter
 
 
 def _capabilities(

@@ -13,6 +13,7 @@ from harnesses.errors import HarnessError, OptionError
 from harnesses.extensions import server_trees, skill_files
 from harnesses.forward import NO_KEY, ForwardProxy
 from harnesses.options import validate_options
+from harnesses.placeholders import NOT_VARIABLES
 from harnesses.templates import fill, fill_tree, names, shell_script, shell_variable, whole_name
 from harnesses.toml import toml_text
 
@@ -27,8 +28,6 @@ _COMMAND_PLACEHOLDERS = {
     "workdir",
     *(f"base_url_{dialect}" for dialect in DIALECTS),
 }
-# Options that have their own meaning instead of being a variable of the templates.
-_NOT_VARIABLES = {"env", "cwd", "command", "wire", "capture", "mcp_servers"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ def launch_plan(
     """
     values = validate_options(adapter.options, options, adapter.name)
     addition, proxy = _addition(adapter, values, forward)
-    variables: dict[str, object] = {key: item for key, item in values.items() if key not in _NOT_VARIABLES}
+    variables: dict[str, object] = {key: item for key, item in values.items() if key not in NOT_VARIABLES}
     variables |= {
         "instruction": instruction,
         # At a vendor's own address the key would leave us if anything went past the proxy: there it is none.

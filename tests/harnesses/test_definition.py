@@ -49,12 +49,27 @@ def test_good_definition() -> None:
         ({"command": "x"}, "must be a list"),
         ({"options": []}, "must be a mapping"),
         ({"verdict": {"event": {}}}, "x.yaml.verdict"),
+        (
+            {"command": ["{bin}", "{instrution}"]},
+            r"x.yaml.command\[1\]: .*\{instrution\}; did you mean \{instruction\}\?",
+        ),
+        ({"environment": {"N": "{nothing_like_it}"}}, r"x.yaml.environment: .*known are base_url, "),
+        ({"files": [{"path": "{home}/a", "json": {"{modell}": 1}}]}, r"files\[0\]\.json: .*\{model\}"),
+        ({"wires": {"anthropic": {"set": {"a": ["{b}"]}}}}, r"wires.anthropic.set: "),
+        ({"mcp": {"stdio": {"url": "{url}"}}}, r"mcp.stdio: .*\{url\}"),
     ],
 )
 def test_bad_definitions_name_the_field(change: dict[str, object], message: str) -> None:
     """A definition with something wrong is refused, with the place."""
     with pytest.raises(HarnessError, match=message):
         parse_adapter({**GOOD, **change}, "x.yaml")
+
+
+def test_a_file_of_text_may_hold_any_braces() -> None:
+    """It may be a program, whose braces are its own; names that are known there are filled all the same."""
+    text = 'print(f"{answer}", "{model}")'
+    adapter = parse_adapter({**GOOD, "files": [{"path": "{home}/a.py", "text": text}]}, "x.yaml")
+    assert adapter.files[0].text == text
 
 
 def test_versions() -> None:
