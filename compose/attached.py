@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from bus import Bus
+from compose.engines import registered_engines
 from compose.errors import CommandError, dependency_down, usage
 from compose.records_json import as_json
 from compose.watch import session_facts
@@ -63,6 +64,7 @@ class AttachedSessions:
         """Register, wait for the grant, open the lease at a proxy and publish `started`."""
         from harnesses import base_urls
 
+        await self._check_policy(policy_id)
         proxy = await self._find_proxy()
         task_id = f"attached-{uuid.uuid4().hex[:16]}"
         group_id = ids.group_id(task_id)
@@ -181,6 +183,12 @@ class AttachedSessions:
                 **fields,
             )
         )
+
+    async def _check_policy(self, policy_id: str) -> None:
+        """Refuse a policy that no engine serves: every call of the session would fail."""
+        known = sorted({engine.policy_id for engine in await registered_engines(self._bus)})
+        if known and policy_id not in known:  # where no engine is registered at all, proxies have their own
+            raise usage(f"no engine serves the policy {policy_id!r}", hint=f"--policy {' or '.join(known)}")
 
     async def _find_proxy(self) -> Heartbeat:
         newest: dict[str, Heartbeat] = {}

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from bus import EventLog
+from schemas import MalformedRecordError
 from schemas.records import PolicyEvent, PolicyEventType
 
 
@@ -25,7 +26,10 @@ async def registered_engines(bus: EventLog) -> list[RegisteredEngine]:
     """The engines by the timeline as it is now, in the order in which they were added."""
     found: dict[tuple[str, str], RegisteredEngine] = {}
     async for delivery in bus.tail(["policy.timeline"], start="earliest", until_end=True):
-        event = delivery.decode()
+        try:
+            event = delivery.decode()
+        except MalformedRecordError:  # those who read the timeline for good set it aside
+            continue
         if not isinstance(event, PolicyEvent):
             continue
         key = (event.policy_id, event.engine_url)

@@ -44,7 +44,7 @@ class Watch:
             case SessionEventType.DEADLINE_HIT if event.attempt == session.attempt and _is_in(session, event):
                 kind = EndingKind.LOST if _has_no_lease(session) else EndingKind.DEADLINE
                 session.end(kind, event.error or f"the {session.stage} deadline passed")
-            case SessionEventType.CANCEL_REQUESTED:
+            case SessionEventType.CANCEL_REQUESTED if not (_is_early_stop(event) and _has_run(session)):
                 self._cancel(session, event.error or "cancelled")
             case SessionEventType.SEALED if event.attempt == session.attempt and not self._is_mine(event):
                 session.end(EndingKind.LOST, "its lease was ended by the orchestrator")
@@ -91,6 +91,15 @@ def _is_in(session: Session, event: SessionEvent) -> bool:
     if event.stage is Stage.POSTRUN:
         return session.stage in {Stage.SEALED, Stage.POSTRUN}
     return event.stage is session.stage and event.round in {0, session.round}
+
+
+def _is_early_stop(event: SessionEvent) -> bool:
+    """Whether a cancel only saves what is still to be run: what has run is graded."""
+    return isinstance(event.details, dict) and bool(event.details.get("early_stop"))
+
+
+def _has_run(session: Session) -> bool:
+    return session.outcome is not None or session.stage in {Stage.SEALED, Stage.POSTRUN}
 
 
 def _has_no_lease(session: Session) -> bool:

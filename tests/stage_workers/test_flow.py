@@ -268,6 +268,26 @@ async def test_cancel_between_grant_and_command(around: World) -> None:
     assert around.proxy.opened == []
 
 
+@pytest.mark.parametrize("has_run", [True, False], ids=["graded", "running"])
+async def test_an_early_stop_spares_what_has_run(around: World, has_run: bool) -> None:
+    """Its group has enough: a run is stopped and sealed, but one that only waits for its grade gets it."""
+    await around.to_running("s1", task("true" if has_run else "sleep 60"))
+    if has_run:
+        await around.heard(SessionEventType.SEALED, "s1")
+    stop = {"error": "enough", "details": {"early_stop": True}}
+    await around.fact(SessionEventType.CANCEL_REQUESTED, "s1", **stop)
+    await around.heard(SessionEventType.SEALED, "s1")
+    finished = around.events("s1")[2]
+    assert finished.status is (Status.COMPLETED if has_run else Status.CANCELLED)
+    if has_run:
+        await around.command(Stage.POSTRUN, "s1", task("true"))
+        graded = await around.heard(SessionEventType.GRADED, "s1")
+        assert graded.status is Status.COMPLETED
+    else:
+        await around.fact(SessionEventType.ENDED, "s1", status=Status.CANCELLED)
+    await around.let_go("s1")
+
+
 async def test_terminal_fact_ends_a_run(around: World) -> None:
     """A session that ended elsewhere is killed, told as cancelled, sealed, and not kept for a grading."""
     await around.to_running("s1", task("sleep 60"))
