@@ -35,7 +35,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The clients of the HTTP API, imported when they are asked for: their httpx is an extra."""
     if name in ("PolynyaClient", "AsyncPolynyaClient"):
-        from trainer_sink import client
-
+        try:
+            from trainer_sink import client
+        except ModuleNotFoundError as missing:
+            raise ImportError(f"{name} needs {missing.name}: pip install 'polynya[client]'") from missing
         return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from bus import BusError
 from compose.cli.errors import WORDS, path_of
@@ -113,7 +114,7 @@ def field_problems(errors: Any) -> list[FieldProblem]:
         location = tuple(error["loc"])
         if error["type"] == "json_invalid":
             text = error.get("ctx", {}).get("error", "")
-            found.append(FieldProblem(path=f"(byte {location[-1]})", problem=f"this is no JSON: {text}"))
+            found.append(FieldProblem(path="(the whole)", problem=f"this is no JSON: {text}"))
             continue
         where = location[1:] if location[:1] == ("body",) else location
         found.append(FieldProblem(path=path_of(where), problem=WORDS.get(error["type"], error["msg"])))
@@ -125,6 +126,15 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     wanted = sorted({*statuses, 401, 429, 503})
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": TITLES[status], "content": content} for status in wanted}
+
+
+def _methods(request: Request) -> set[str]:
+    """What can be done at a path: the framework names the methods of the first route there only."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return found
 
 
 def install(app: FastAPI) -> None:
@@ -146,6 +156,8 @@ def install(app: FastAPI) -> None:
         detail = f"{request.method} {request.url.path}: {error.detail}"
         response = answer(ApiError(error.status_code, detail, hint="GET /docs lists what there is"))
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["Allow"] = ", ".join(sorted(_methods(request)))
         return response
 
     @app.exception_handler(BusError)

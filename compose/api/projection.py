@@ -236,6 +236,7 @@ class Projection:
         if not task.is_ended:
             return None
         self._evictable.setdefault(task.task_id)
+        self._make_room()
         return task
 
     def _take_callback(self, callback: Callback) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from bus import Bus, BusUnavailableError
 from compose.api.callbacks.allowed import refusal
@@ -27,8 +27,19 @@ TOGETHER = 200
 """Tasks that are on their way to the broker at a time."""
 
 
+EXAMPLE: Final = {
+    "task_id": "example-1",
+    "instruction": "Say hello.",
+    "harness": {"name": "shell", "options": {"command": "echo {instruction}"}},
+    "num_samples": 2,
+    "budgets": {"run_s": 60},
+}
+
+
 class SubmittedTask(TaskSpec):
     """A task as in a task file. The id may hold letters, digits and `_.:@-`, since it stands in URLs."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     task_id: TaskId | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -82,8 +82,20 @@ class PolarEvaluator(_Polar):
     refresh_runtime: bool = False
 
 
+EXAMPLE: Final = {
+    "task_id": "polar-example-1",
+    "instruction": "Say hello.",
+    "num_samples": 2,
+    "timeout_seconds": 60,
+    "agent": {"harness": "shell", "custom_shell": "echo {instruction}"},
+    "evaluator": {"strategy": "session_completed"},
+}
+
+
 class PolarTaskRequest(_Polar):
     """Polar's flat TaskRequest. Fields that nothing here stands for are refused by name (docs/polar-compatibility.md)."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     task_id: TaskId
     instruction: str = Field(min_length=1)

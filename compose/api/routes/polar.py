@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from compose.api.bodies import JsonRoute
 from compose.api.context import Context, Ready
 from compose.api.control import ask
 from compose.api.polar import models
@@ -18,7 +19,7 @@ from compose.api.render import is_alive
 from compose.api.rows import TaskRow
 from schemas.records import ControlAction, Heartbeat, ScoredTrajectory, Stage
 
-router = APIRouter(tags=["polar"])
+router = APIRouter(tags=["polar"], route_class=JsonRoute)
 
 MOST_TASKS = 1000
 """Tasks that the overview lists: the newest."""

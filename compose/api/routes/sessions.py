@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Body, Query
 
 from compose.api import models
+from compose.api.bodies import JsonRoute
 from compose.api.context import Ready
 from compose.api.control import ask
 from compose.api.problems import ApiError, ApiResponse, responses
@@ -17,7 +18,7 @@ from compose.api.render import fact_json, session_json
 from compose.api.rows import SessionRow
 from schemas.records import ControlAction, ScoredTrajectory
 
-router = APIRouter(prefix="/api/sessions", tags=["sessions"])
+router = APIRouter(prefix="/api/sessions", tags=["sessions"], route_class=JsonRoute)
 
 StageName = Literal["queued", "init", "ready", "running", "sealed", "postrun", "ended"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request
 from pydantic import ValidationError
 
 from compose.api import models
+from compose.api.bodies import JsonRoute, read_json
 from compose.api.context import Ready
 from compose.api.control import ask
 from compose.api.problems import ApiError, ApiResponse, field_problems, responses
@@ -16,10 +18,9 @@ from compose.api.reading import Arrays, result_json, trajectory_json
 from compose.api.render import task_json
 from compose.api.rows import SessionRow, TaskRow
 from compose.api.submit import SubmittedTask, accepted
-from schemas import json_text
 from schemas.records import ControlAction, ScoredTrajectory
 
-router = APIRouter(prefix="/api/tasks", tags=["tasks"])
+router = APIRouter(prefix="/api/tasks", tags=["tasks"], route_class=JsonRoute)
 
 MOST_TASKS = 10_000
 JSON_LINES = "application/x-ndjson"
@@ -79,9 +80,9 @@ async def submit_batch(request: Request, context: Ready) -> ApiResponse:
 
 def _parse(text: bytes, place: str) -> Any:
     try:
-        return json_text.load(text.decode())
-    except (json_text.JsonTextError, UnicodeDecodeError) as error:
-        raise ApiError(422, f"{place}this is no JSON: {error}") from error
+        return read_json(text)
+    except json.JSONDecodeError as error:
+        raise ApiError(422, f"{place}this is no JSON: {error.msg}") from error
 
 
 def _task(entry: Any, place: str) -> SubmittedTask:
@@ -98,7 +99,7 @@ def _task(entry: Any, place: str) -> SubmittedTask:
 async def status(
     task_id: str,
     context: Ready,
-    wait_s: Annotated[float, Query(ge=0, le=60, description="answer when the task has ended, at the latest then")] = 0,
+    wait_s: Annotated[float, Query(ge=0, le=30, description="answer when the task has ended, at the latest then")] = 0,
     sessions: Annotated[bool, Query(description="whether to list the sessions")] = True,
 ) -> ApiResponse:
     """Where a task stands, with its groups and sessions."""

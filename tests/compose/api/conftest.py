@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -48,3 +49,10 @@ def task() -> Callable[..., dict[str, Any]]:
         return {"instruction": "hi", "harness": {"name": "shell", "options": {"command": "true"}}, **fields}
 
     return make
+
+
+async def settled(client: httpx.AsyncClient) -> None:
+    """Wait until the API has read all that is on the log."""
+    async with asyncio.timeout(20):
+        while (await client.get("/api/health")).json()["lag"] != 0:
+            await asyncio.sleep(0.005)
