@@ -93,6 +93,8 @@ class Engine:
                     raise RuntimeFault(
                         f"DOCKER_HOST is {self.host}, but sandboxes need an engine on this machine: give it as unix:///…"
                     )
+                # The SDK leaves a socket open where nothing answers: look first.
+                await (await self.streams()).close()
                 self._client = await self._in_thread(
                     lambda: docker.APIClient(base_url=self.host, version="auto", timeout=_CALL_S)
                 )

@@ -26,7 +26,8 @@ _REPOSITORY, _TAG = "polynya-test", "1"
 IMAGE = f"{_REPOSITORY}:{_TAG}"
 _PREFIX = "polynya-engine-"
 _UP_S = 60.0
-_DOWN_S = 30.0
+# It waits ten seconds for its containerd; what is left after this time is killed and unmounted.
+_DOWN_S = 3.0
 _MADE_S = 600.0
 # Beside what minbase has: an interpreter, for repositories whose tests run inside.
 _PACKAGES = "python3-minimal,libpython3-stdlib"
@@ -85,6 +86,7 @@ def running_engine() -> Iterator[str]:
     finally:
         _tidy(place)
         lock.close()
+    assert leftovers(host) == []
 
 
 def leftovers(host: str) -> list[str]:
