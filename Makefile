@@ -48,6 +48,9 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 	@$(BIN)/polynya harness install
 	@$(PYTEST) -m all_wires --durations 20 tests
 
+docker-engine: $(READY) ## what the tests of the runtime `docker` need (Debian, as root): installs dockerd, makes their image once
+	@.ci/docker-engine
+
 test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
 	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests

@@ -199,3 +199,7 @@ def _processes(place: str) -> list[int]:
                 if place.encode() in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
     return found
+
+
+if __name__ == "__main__":
+    print(f"docker-engine: the image's files are in {image_archive()}")
