@@ -86,6 +86,38 @@ async def test_a_run_that_takes_too_long_is_a_timeout_with_its_trajectory(stack:
     assert result.trajectory.counts.trained == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "fields", "end", "trained"),
+    [
+        ("init", {"prepare": [{"exec": "sleep 30"}], "budgets": {"init_s": 1}}, (Status.TIMEOUT, Boundary.SANDBOX), 0),
+        (
+            "post",
+            {"post_run": [{"exec": "sleep 30"}], "budgets": {"postrun_s": 1}},
+            (Status.FAILED, Boundary.SANDBOX),
+            2,
+        ),
+        (
+            "grade",
+            {"evaluator": {"name": "command", "options": {"command": "sleep 30"}}, "budgets": {"evaluate_s": 1}},
+            (Status.FAILED, Boundary.EVALUATOR),
+            2,
+        ),
+    ],
+    ids=["init", "postrun", "evaluate"],
+)
+async def test_each_budget_ends_its_own_stage(
+    stack: Stack, name: str, fields: dict[str, object], end: tuple[Status, Boundary], trained: int
+) -> None:
+    """What ran before the budget passed is delivered; the boundary is that of the stage, and the text names the budget."""
+    task_id = f"budget-{name}"
+    stack.submit(stack.agent_task("turns=1", task_id=task_id, max_attempts=1, **fields))
+    result = await ended(stack, task_id)
+    assert (result.status, result.boundary) == end
+    assert "budgets." in result.error
+    assert result.reward is None
+    assert (result.trajectory.counts.trained if result.trajectory is not None else 0) == trained
+
+
 async def test_a_cancelled_session_ends_cancelled(stack: Stack) -> None:
     """A cancel that arrives during the run kills the harness and ends the session once."""
     task = stack.agent_task("turns=1", task_id="cancelled")
