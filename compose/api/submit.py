@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
 
@@ -27,7 +27,7 @@ TOGETHER = 200
 """Tasks that are on their way to the broker at a time."""
 
 
-EXAMPLE: Final = {
+EXAMPLE: Final[dict[str, Any]] = {
     "task_id": "example-1",
     "instruction": "Say hello.",
     "harness": {"name": "shell", "options": {"command": "echo {instruction}"}},

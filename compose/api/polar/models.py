@@ -82,7 +82,7 @@ class PolarEvaluator(_Polar):
     refresh_runtime: bool = False
 
 
-EXAMPLE: Final = {
+EXAMPLE: Final[dict[str, Any]] = {
     "task_id": "polar-example-1",
     "instruction": "Say hello.",
     "num_samples": 2,
