@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import posixpath
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compose.errors import usage
 from compose.tasks.options import ImportOptions, task_of
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B?", re.IGNORECASE)
 _IN_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
+WORKDIR: Final = "/app"
+"""Where the format's images usually run their programs, if they don't say."""
+
 # A verifier's budget beside what its script may take: uploads, and the reading of its files.
 _AROUND_S = 60.0
 
@@ -58,8 +62,6 @@ def harbor_task(folder: Path, options: ImportOptions) -> dict[str, Any]:
         grading["env"] = {key: str(value) for key, value in env.items()}
     if timeout_s := verifier.get("timeout_sec"):
         grading["timeout_s"] = float(timeout_s)
-    if options.repo_dir:
-        grading["workdir"] = options.repo_dir
     budgets = {"evaluate_s": float(grading.get("timeout_s", 600.0)) + _AROUND_S}
     if agent.get("timeout_sec"):
         budgets["run_s"] = float(agent["timeout_sec"])
@@ -72,8 +74,19 @@ def harbor_task(folder: Path, options: ImportOptions) -> dict[str, Any]:
         evaluator={"name": "harbor", "options": grading},
         metadata=_plain(metadata),
         budgets=budgets,
+        workdir=options.repo_dir or _workdir(folder / "environment" / "Dockerfile"),
         limits=_limits(environment, folder) if options.runtime != "local" else None,
     )
+
+
+def _workdir(dockerfile: Path) -> str:
+    """Where the image's programs run: the last WORKDIR of its Dockerfile, in which later ones count from earlier ones."""
+    workdir = WORKDIR
+    if dockerfile.is_file():
+        for line in dockerfile.read_text(encoding="utf-8", errors="replace").splitlines():
+            if (found := re.match(r"\s*WORKDIR\s+[\"']?([^\s\"']+)", line, re.IGNORECASE)) and "$" not in found[1]:
+                workdir = posixpath.normpath(posixpath.join(workdir, found[1]))
+    return workdir
 
 
 def _limits(environment: dict[str, Any], folder: Path) -> dict[str, Any]:

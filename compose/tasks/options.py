@@ -33,11 +33,17 @@ def task_of(
     metadata: dict[str, Any],
     budgets: dict[str, float] | None = None,
     limits: dict[str, Any] | None = None,
+    workdir: str = "",
 ) -> dict[str, Any]:
-    """A task file's tree with only what isn't a default, so that the file stays readable."""
+    """A task file's tree with only what isn't a default, so that the file stays readable.
+
+    `workdir` is where programs of a container run; `local` has a directory of its own.
+    """
     runtime: dict[str, Any] = {"kind": options.runtime, **(limits or {})}
     if options.runtime != "local":
         runtime["image"] = options.image or image
+        if workdir:
+            runtime["options"] = {"workdir": workdir}
     asked = {"run_s": options.run_s, "evaluate_s": options.evaluate_s}
     spent = {**(budgets or {}), **{name: value for name, value in asked.items() if value is not None}}
     harness: dict[str, Any] = {"name": options.harness}

@@ -78,6 +78,7 @@ def swe_task(row: Row, options: ImportOptions, where: str, *, family: SweFormat)
         task_id=f"{family.data_set}-{row['instance_id']}",
         instruction=_filled(wording, fields),
         image=family.image_of(row),
+        workdir=repo_dir,
         evaluator={"name": "swebench", "options": grading},
         metadata={
             "data_set": family.data_set,

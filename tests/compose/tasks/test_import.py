@@ -58,6 +58,7 @@ def test_swe_rows(tmp_path: Path, format_: str, image: str) -> None:
     assert "Things {break} at midnight." in task.instruction
     assert "/testbed" in task.instruction
     assert (task.runtime.kind, task.runtime.image, task.harness.name) == ("docker", image, "pi")
+    assert task.runtime.options == {"workdir": "/testbed"}
     assert task.evaluator.name == "swebench"
     assert task.evaluator.options["instance"] == {
         "instance_id": "someone__Things-12",
@@ -128,6 +129,8 @@ def harbor_folder(tmp_path: Path, config: str) -> Path:
     (folder / "tests").mkdir(parents=True)
     (folder / "task.toml").write_text(config)
     (folder / "instruction.md").write_text("# Say hello\n\nWrite hello.txt.\n")
+    (folder / "environment").mkdir()
+    (folder / "environment" / "Dockerfile").write_text("FROM debian\nWORKDIR /srv\nRUN true\nworkdir app\nWORKDIR $X\n")
     (folder / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
     (folder / "tests" / "blob.bin").write_bytes(b"\xff\x00")
     return folder
@@ -166,6 +169,7 @@ def test_harbor(tmp_path: Path) -> None:
             "cpus": 2.0,
             "memory_mb": 4096,
             "network": "egress",
+            "options": {"workdir": "/srv/app"},
         }
         assert task.evaluator.options == {
             "tests": {
