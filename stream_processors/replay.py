@@ -121,7 +121,7 @@ async def replay(
     for partition in sorted(ends):
         if partition in saved.get("done", ()):
             continue
-        progress.partition, progress.end = partition, ends[partition]
+        progress.partition, progress.offset, progress.end = partition, 0, ends[partition]
         await _Partition(log, wanted, output, progress, saved).run(on_progress)
     return progress
 

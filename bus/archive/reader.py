@@ -21,7 +21,7 @@ class ArchiveLog:
         """Raises ArchiveError when there is no archive, or no pyarrow to read it with."""
         require_pyarrow()
         if not root.is_dir():
-            raise ArchiveError(f"no archive at {root}: polynya archive {root}")
+            raise ArchiveError(f"no archive at {root}; `polynya archive {root}` makes one of the running stack")
         self._root = root
 
     async def end_offsets(self, topic: str) -> dict[int, int]:

@@ -110,7 +110,7 @@ async def add(
     policy: Annotated[str, POLICY] = "default",
 ) -> None:
     """Say that an engine serves a policy; proxies probe it before they use it."""
-    check_kind(kind)
+    check_kind(kind, "--kind")
     if not url.startswith(("http://", "https://")):
         raise usage(f"{url!r} is no URL", hint="polynya engine add http://HOST:PORT --kind sglang")
     async with open_bus(load()) as bus:
@@ -149,9 +149,9 @@ async def list_(*, as_json: Annotated[bool, typer.Option("--json")] = False) -> 
     out.print(table)
 
 
-def check_kind(kind: str) -> None:
+def check_kind(kind: str, option: str = "--engine-kind") -> None:
     """Raises the command's error for a kind that no client speaks to."""
     from capture_proxy.engines import ENGINE_KINDS
 
     if kind not in ENGINE_KINDS:
-        raise usage(f"engine kind {kind!r} is none of {', '.join(ENGINE_KINDS)}", hint="--engine-kind sglang")
+        raise usage(f"engine kind {kind!r} is none of {', '.join(ENGINE_KINDS)}", hint=f"{option} sglang")

@@ -30,7 +30,8 @@ def first_problem(error: ValidationError) -> str:
 
 def hint_for(error: ValidationError, model: type[BaseModel]) -> str:
     """What to type instead of the first unknown field, or the fields that there are."""
-    for problem in error.errors():
+    # A mistyped field is one that is unknown and, if it was needed, one that is missing: the first tells more.
+    for problem in sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"):
         if problem["type"] == "extra_forbidden":
             known = _fields_at(model, problem["loc"][:-1])
             near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)

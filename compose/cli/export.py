@@ -11,6 +11,7 @@ import typer
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out, print_json
 from compose.cli.log_source import open_log, point_in_time
+from compose.cli.status import resolve_session
 from compose.settings import load
 
 app = typer.Typer(help="Exports of trajectories and of captured calls.", no_args_is_help=True)
@@ -50,7 +51,7 @@ async def completions(
         str | None, typer.Option("--from", help="calls recorded from then on: ISO 8601, 2h, epoch ms")
     ] = None,
     policy: Annotated[str | None, typer.Option(help="only this policy's calls")] = None,
-    session: Annotated[str | None, typer.Option(help="only this session, by its whole id")] = None,
+    session: Annotated[str | None, typer.Option(help="only this session, by its id or its start")] = None,
     archive: Annotated[Path | None, typer.Option(help="read this archive instead of Kafka")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
@@ -60,7 +61,11 @@ async def completions(
     since = point_in_time("--from", from_time)
     async with open_log(archive) as log:
         report = await export_completions(
-            log, file, start="earliest" if since is None else since, policy_id=policy, session_id=session
+            log,
+            file,
+            start="earliest" if since is None else since,
+            policy_id=policy,
+            session_id=None if session is None else await resolve_session(log, session, also="capture.completions"),
         )
     if as_json:
         print_json({"file": str(file), **dataclasses.asdict(report)})

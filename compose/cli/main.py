@@ -102,6 +102,7 @@ def configure_logging() -> None:
     # aiokafka says a great deal about brokers that come and go; the bus reports what matters.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    logging.getLogger("aiokafka.cluster").setLevel(logging.CRITICAL)  # a topic that isn't there is an error of ours
 
 
 def main() -> None:
@@ -126,15 +127,18 @@ def main() -> None:
 
 
 def _outage(error: BaseException) -> CommandError | None:
-    """The command error for a part that isn't there, or None when the error is a bug of ours."""
+    """The command error for a part or a topic that isn't there, or None when the error is a bug of ours."""
     from aiokafka.errors import KafkaError
 
+    from bus import TopicMissingError
     from compose.kafka import KafkaUnavailable
 
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, KafkaUnavailable):
             return dependency_down(str(seen))
+        if isinstance(seen, TopicMissingError):
+            return dependency_down(str(seen), hint="polynya topics diff")
         if isinstance(seen, KafkaError | ConnectionError):
             return dependency_down(
                 f"Kafka doesn't answer: {seen!r}", hint="polynya up --detach, or set POLYNYA_BOOTSTRAP to your cluster"

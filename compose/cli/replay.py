@@ -7,6 +7,7 @@ import hashlib
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +16,16 @@ import typer
 from compose.cli.connect import bus_settings, open_bus
 from compose.cli.console import async_command, err, is_live, out, print_json
 from compose.cli.log_source import open_log, time_span
+from compose.cli.status import resolve_session
 from compose.errors import CommandError, usage
 from compose.settings import load
 
 if TYPE_CHECKING:
     from bus.protocol import LogReader
     from compose.replay_out import Checkpoint, FileOutput, TopicOutput
+
+
+CALLS = "capture.completions"
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +45,9 @@ async def replay(
     builder: Annotated[str, typer.Option(help="prefix_merging or per_request (default: each session's own)")] = "",
     drift: Annotated[str | None, typer.Option(help="split or splice: what becomes of re-tokenised replies")] = None,
     end_of_turn_id: Annotated[int | None, typer.Option(help="with splice: the end-of-turn token")] = None,
-    session: Annotated[list[str] | None, typer.Option(help="only these sessions, by whole id (repeatable)")] = None,
+    session: Annotated[
+        list[str] | None, typer.Option(help="only these sessions, by id or its start (repeatable)")
+    ] = None,
     archive: Annotated[Path | None, typer.Option(help="read this archive instead of Kafka")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="begin anew instead of going on from a checkpoint")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
@@ -63,7 +70,6 @@ async def replay(
         options=options if options or builder else None,
         from_ms=checkpoint.span[0],
         to_ms=checkpoint.span[1],
-        sessions=frozenset(session) if session else None,
     )
     try:
         wanted.check()
@@ -78,6 +84,8 @@ async def replay(
         err.print(line, end="\r" if is_live() else "\n", markup=False)
 
     async with open_log(archive) as log:
+        if session:
+            wanted = replace(wanted, sessions=frozenset([await resolve_session(log, s, also=CALLS) for s in session]))
         opening = _to_file(to_, checkpoint, saved) if _is_file(to_) else _to_topic(to_, checkpoint, log)
         async with opening as output:
             progress = await run_replay(log, wanted, output, checkpoint=saved, on_progress=show)
@@ -129,7 +137,7 @@ async def _to_topic(name: str, checkpoint: Checkpoint, log: LogReader) -> AsyncI
     from bus.admin import TopicAdmin
     from compose.replay_out import TopicOutput, replay_topic
 
-    topic = replay_topic(name, max(1, len(await log.end_offsets("capture.completions"))))
+    topic = replay_topic(name, max(1, len(await log.end_offsets(CALLS))))
     async with TopicAdmin(bus_settings(load())) as admin:
         await admin.ensure([topic])
     async with open_bus(load()) as bus:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from bus import Bus
+from bus.protocol import LogReader
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out, print_json
 from compose.cli.log_source import point_in_time
@@ -31,10 +32,10 @@ def register(app: typer.Typer) -> None:
     app.command("tail")(tail)
 
 
-async def states(bus: Bus) -> dict[str, SessionState]:
+async def states(log: LogReader) -> dict[str, SessionState]:
     """The newest state of every session; a lower state_version is ignored."""
     newest: dict[str, SessionState] = {}
-    async for delivery in bus.tail(["rollout.state"], start="earliest", until_end=True):
+    async for delivery in log.tail(["rollout.state"], start="earliest", until_end=True):
         if not delivery.value:  # a tombstone
             newest.pop((delivery.key or b"").decode(), None)
             continue
@@ -46,12 +47,19 @@ async def states(bus: Bus) -> dict[str, SessionState]:
     return newest
 
 
-async def resolve_session(bus: Bus, prefix: str) -> str:
-    """The one session whose id starts with `prefix`; a usage error when there is none or more than one."""
-    found = {s for s in await states(bus) if s.startswith(prefix)}
-    async for delivery in bus.tail(["rollout.sessions"], start="earliest", until_end=True):
-        if (key := (delivery.key or b"").decode()).startswith(prefix):
-            found.add(key)
+async def resolve_session(log: LogReader, prefix: str, *, also: str = "") -> str:
+    """The one session whose id is `prefix` or starts with it; a usage error when there is none or more than one.
+
+    Where nothing else knows of it any more (an archive of old calls), the topic `also` is asked.
+    """
+    found = {s for s in await states(log) if s.startswith(prefix)}
+    for topic in ("rollout.sessions", also):
+        if topic and not (found and topic == also):
+            async for delivery in log.tail([topic], start="earliest", until_end=True, resolved=False):
+                if (key := (delivery.key or b"").decode()).startswith(prefix):
+                    found.add(key)
+    if prefix in found:
+        return prefix
     if len(found) != 1:
         what = "no session" if not found else f"{len(found)} sessions"
         raise usage(f"{what} with an id that starts with {prefix!r}", hint="polynya status")

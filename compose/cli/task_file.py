@@ -31,7 +31,7 @@ def read_tasks(source: str) -> list[TaskSpec]:
     try:
         documents = _documents(text)
     except yaml.YAMLError as exc:
-        raise usage(f"{name} is neither YAML nor JSON: {' '.join(str(exc).split())}") from exc
+        raise usage(f"{name} is neither YAML nor JSON: {_yaml_problem(exc)}", hint="correct it there") from exc
     entries: list[Any] = [e for d in documents for e in (d if isinstance(d, list) else [d])]
     if not entries:
         raise usage(f"{name} holds no task", hint="a task needs at least 'instruction' and 'harness'")
@@ -52,6 +52,13 @@ def _documents(text: str) -> list[Any]:
     return [d for d in yaml.safe_load_all(text) if d is not None]
 
 
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong and in which line, without YAML's drawing of it."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).split("\n", 1)[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+
+
 def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
     where = source if position is None else f"{source}, task {position + 1}"
     try:
@@ -64,10 +71,12 @@ def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
 
 def check_spec(spec: TaskSpec, where: str = "") -> None:
     """Raise a usage error, which starts with `where`, when no worker could run or grade a task: what its fields alone don't tell."""
-    from harnesses import HarnessError, validate
+    from harnesses import HarnessError, UnknownHarnessError, validate
 
     try:
         validate(spec.harness.name, spec.harness.options, spec.harness.version)
+    except UnknownHarnessError as exc:
+        raise usage(f"{where}{exc}", hint="polynya harness list") from exc
     except HarnessError as exc:
         raise usage(f"{where}{exc}", hint="polynya harness show " + spec.harness.name) from exc
     check_evaluator(spec.evaluator, where)

@@ -10,13 +10,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from bus import TopicMissingError
 from compose.cli.console import async_command, err, is_live, out, print_json
 from compose.cli.log_source import open_log
 from compose.cli.status import resolve_session
 from compose.errors import CommandError, usage
+from compose.runtime_info import running_info
+from compose.settings import load
 
 SHOWN = 20
 """Tokens that are named one by one; the JSON document names all."""
+TARGETS = "SESSION|trajectory.built|trajectory.scored|trajectory.replay.NAME"
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +32,10 @@ def register(app: typer.Typer) -> None:
 async def verify(
     target: Annotated[str, typer.Argument(help="a session's id (or its start), or a topic: trajectory.built, …")],
     *,
-    model: Annotated[Path, typer.Option(help="the Hugging Face directory of the weights that sampled")],
+    model: Annotated[
+        Path | None,
+        typer.Option(help="the Hugging Face directory of the weights that sampled (default: the running stack's)"),
+    ] = None,
     version: Annotated[
         str | None, typer.Option(help="the weight version that MODEL is (default: the only one)")
     ] = None,
@@ -47,17 +54,21 @@ async def verify(
 
     if tolerance < 0:
         raise usage(f"--tolerance {tolerance} must not be less than 0")
+    directory = model or _own_model()
     _check_machine(device, dtype)
     is_topic = target.startswith("trajectory.")
     async with open_log(archive) as log:
-        session = None if is_topic else target if archive else await resolve_session(log, target)  # type: ignore[arg-type]
         topic = target if is_topic else "trajectory.built"
-        found = await find(log, topic, session)
+        session = None if is_topic else await resolve_session(log, target, also=topic)
+        try:
+            found = await find(log, topic, session)
+        except TopicMissingError as exc:
+            raise usage(f"there is no topic {topic!r}", hint=f"polynya verify {TARGETS} --model DIR") from exc
         if not found.places:
             raise CommandError(f"no trajectory of {target} on {topic}", hint="polynya status")
         chosen = _version(version, found.versions)
         try:
-            scorer = await asyncio.to_thread(Scorer, model, device=device, dtype=dtype)
+            scorer = await asyncio.to_thread(Scorer, directory, device=device, dtype=dtype)
         except ModelError as exc:
             raise usage(str(exc), hint="polynya verify … --model DIRECTORY") from exc
         report = Report()
@@ -76,7 +87,19 @@ async def verify(
     if report.deviations:
         raise CommandError(f"{len(report.deviations)} of {report.checked} tokens are off by more than {tolerance:g}")
     if not report.checked:
-        raise CommandError("no token could be checked", hint="see the reasons above")
+        named = ", ".join(sorted(repr(v) for v in found.versions)) or "none"
+        hint = "see the reasons above" if chosen in found.versions else "--version V, with one of these"
+        raise CommandError(f"no token could be checked; the trained ones are of version {named}", hint=hint)
+
+
+def _own_model() -> Path:
+    info = running_info(settings := load())
+    if info is None or not info.model_dir:
+        raise usage(
+            f"which weights sampled? No stack runs in {settings.state_dir} that would tell",
+            hint="polynya verify … --model DIRECTORY",
+        )
+    return Path(info.model_dir)
 
 
 def _check_machine(device: str, dtype: str) -> None:

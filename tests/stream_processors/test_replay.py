@@ -314,3 +314,4 @@ async def test_progress_is_told(memory_bus: MemoryBus, monkeypatch: pytest.Monke
     await replay(memory_bus, Wanted(), Kept(), on_progress=note)
     assert (8, 8) in seen
     assert [offset for offset, end in seen if end == 8] == [2, 4, 6, 8, 8]
+    assert all(offset <= end for offset, end in seen), "an empty partition isn't at the last one's offset"

@@ -213,6 +213,19 @@ def test_points_in_time() -> None:
     assert abs(time.time() * 1000 - 7_200_000 - ago) < 60_000
 
 
+async def test_a_session_is_named_by_the_start_of_its_id(archived: Path, tmp_path: Path) -> None:
+    """One that doesn't exist, or isn't the only one, is a mistake, not an empty file."""
+    for arguments in (("replay", "--out", tmp_path / "t.jsonl"), ("export", "completions", tmp_path / "c.parquet")):
+        for said, named in ((("session-9",), "no session"), (("session-",), "6 sessions")):
+            done = await run(*arguments, "--archive", archived, "--session", *said)
+            assert isinstance(done.exception, CommandError), done.output
+            assert named in str(done.exception)
+    assert list(tmp_path.iterdir()) == [archived]
+    done = await run("replay", "--archive", archived, "--out", tmp_path / "t.jsonl", "--session", "session-3", "--json")
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["trajectories"], result["skipped"]) == (1, {"other_session": 5})
+
+
 async def test_export_completions(archived: Path, tmp_path: Path) -> None:
     """From an archive into one file; the numbers are told."""
     out = tmp_path / "calls.parquet"

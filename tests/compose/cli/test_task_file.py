@@ -37,7 +37,8 @@ def problem(tmp_path: Path, text: str) -> CommandError:
         ("instruction: x\nharness: {name: shell}\n", "command", "harness show shell"),
         (GOOD + "evaluator: {name: comand}\n", "evaluator", "command"),
         (GOOD + "evaluator: {name: command}\n", "command", "the evaluators are"),
-        ("instruction: x\nharness: {name: shel}\n", "harness", "harness show"),
+        ("instruction: x\nharness: {name: shel}\n", "harness", "harness list"),
+        ("instruction: x\nharnes: {name: pi}\n", "harnes", "did you mean 'harness'?"),
     ],
 )
 def test_a_mistake_is_named_with_its_path_and_a_hint(tmp_path: Path, text: str, path: str, hint: str) -> None:
@@ -48,8 +49,11 @@ def test_a_mistake_is_named_with_its_path_and_a_hint(tmp_path: Path, text: str, 
 
 
 def test_text_that_is_no_yaml_is_a_usage_error(tmp_path: Path) -> None:
-    """Broken YAML names the file."""
-    assert "task.yaml" in str(problem(tmp_path, "a: [1, 2"))
+    """Broken YAML names the file, the line and what is wrong, without YAML's drawing of it."""
+    said = str(problem(tmp_path, "a: [1, 2"))
+    assert "task.yaml" in said
+    assert "line 1, column 9: expected" in said
+    assert "^" not in said
 
 
 def test_an_empty_file_is_a_usage_error(tmp_path: Path) -> None:

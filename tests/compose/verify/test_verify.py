@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,12 @@ from typer.testing import CliRunner
 from bus.archive import archive
 from bus.memory import MemoryBus
 from compose.cli import main
-from compose.cli.verify import _check_machine
+from compose.cli.verify import _check_machine, _own_model
 from compose.cpu_engine.model import Model, ModelError, Row
 from compose.cpu_engine.sampling import SamplingRule
 from compose.cpu_engine.tiny_model import ensure_tiny_model
 from compose.errors import CommandError
+from compose.runtime_info import StackInfo
 from compose.verify import Report, verify
 from compose.verify.gather import find, trajectories
 from compose.verify.scorer import Scorer
@@ -228,8 +232,6 @@ async def test_the_command_names_what_is_off_and_exits_1(
     session: list[CompletionRecord], checkpoint: Path, tmp_path: Path
 ) -> None:
     """From an archive, as a script sees it."""
-    import asyncio
-
     for name, records in (("good", session), ("bad", tampered(session, 3, 0, -0.5))):
         async with MemoryBus(partitions=1) as bus:
             for record in records:
@@ -251,6 +253,36 @@ async def test_the_command_names_what_is_off_and_exits_1(
     assert (deviation["completion_id"], deviation["token"]) == (session[2].completion_id, 52)
     other = await asyncio.to_thread(run, "good", "--version", "9")
     assert other.exit_code == 1
+    assert "the trained ones are of version '1'" in str(other.exception)
+
+
+async def test_a_mistyped_topic_is_a_usage_error(memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka never makes one by itself: the error says what there is to verify."""
+
+    @asynccontextmanager
+    async def log(_: Path | None) -> AsyncIterator[MemoryBus]:
+        yield memory_bus
+
+    monkeypatch.setattr("compose.cli.verify.open_log", log)
+    done = await asyncio.to_thread(CliRunner().invoke, main.app, ["verify", "trajectory.bult", "--model", "somewhere"])
+    assert isinstance(done.exception, CommandError)
+    assert (str(done.exception), int(done.exception.code)) == ("there is no topic 'trajectory.bult'", 2)
+    assert "trajectory.built" in done.exception.hint
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_without_a_model_it_is_the_running_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_up: bool
+) -> None:
+    """Where none runs, the command asks for one before it reads anything."""
+    monkeypatch.setenv("POLYNYA_STATE_DIR", str(tmp_path))
+    if is_up:
+        StackInfo(supervisor_pid=os.getpid(), model_dir=str(tmp_path / "weights"), is_ready=True).save(tmp_path)
+        assert _own_model() == tmp_path / "weights"
+        return
+    with pytest.raises(CommandError, match="which weights sampled") as refused:
+        _own_model()
+    assert "--model DIRECTORY" in refused.value.hint
 
 
 @pytest.mark.parametrize(
