@@ -28,6 +28,7 @@ from stream_processors.orchestrator.books import TOGETHER, GroupBooks, SessionBo
 from stream_processors.orchestrator.fleet import FleetView
 from stream_processors.orchestrator.groups.core import wants_requeue
 from stream_processors.orchestrator.groups.outputs import outputs as group_outputs
+from stream_processors.orchestrator.groups.states import GroupStage
 from stream_processors.orchestrator.outputs import outputs
 from stream_processors.orchestrator.tasks import register
 from stream_processors.orchestrator.timer import Timer
@@ -139,7 +140,8 @@ class Orchestrator:
         row = self._groups.apply(fact, delivery, raw)
         if row is None:
             return
-        self._timer.nudge()
+        if row.stage is GroupStage.WAITING:
+            self._timer.nudge()
         first = self._groups.first(fact.group_id)
         registered = decode(await resolve_value(first or raw, self._bus.blobs))
         assert isinstance(registered, GroupEvent)

@@ -23,6 +23,8 @@ from stream_processors.settings import ProcessorSettings
 _log = structlog.get_logger(__name__)
 
 PUBLISH_DEADLINE_S: Final = 10.0
+TOGETHER_S: Final = 0.02
+"""What comes within that is looked at once."""
 FORGET_BEATS_MS: Final = 3_600_000
 SWEEP_MS: Final = 60_000
 """How often the views drop what nobody can mean any more."""
@@ -61,7 +63,7 @@ class Timer:
         )
 
     def nudge(self) -> None:
-        """A group changed: it may be due at once."""
+        """A group waits: it may be due at once."""
         self._nudged.set()
 
     async def run(self) -> None:
@@ -70,6 +72,7 @@ class Timer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.tick_s):
                     await self._nudged.wait()
+            await asyncio.sleep(min(self._settings.tick_s, TOGETHER_S))
             self._nudged.clear()
             await self._views.probe()
             for fact in self.due():
