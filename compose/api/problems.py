@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import compile_path
 
 from bus import BusError
 from compose.cli.errors import WORDS, path_of
@@ -129,12 +129,14 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _methods(request: Request) -> set[str]:
-    """What can be done at a path: the framework names the methods of the first route there only."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        if route.matches(request.scope)[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return found
+    """What can be done at a path, from the document: the framework names the methods of the first route there only."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    return {
+        method.upper()
+        for path, methods in paths.items()
+        if compile_path(path)[0].match(request.scope["path"])
+        for method in methods
+    }
 
 
 def install(app: FastAPI) -> None:

@@ -31,6 +31,8 @@ class ApiSettings(BaseModel):
     """Sessions in memory (about 2 KiB each); beyond that the tasks that ended longest ago are forgotten."""
     caught_up_within_s: float = Field(default=10.0, ge=0)
     """How long a read waits after a start until the log has been read; then it is answered with 503."""
+    longest_wait_s: float = Field(default=30.0, ge=0)
+    """How long a question for a task's end is held at most."""
     publish_within_s: float = Field(default=15.0, gt=0)
     """How long a submission waits for Kafka; then it is answered with 503."""
     page_bytes: int = Field(default=32 * 1024 * 1024, gt=0)

@@ -104,7 +104,7 @@ async def status(
 ) -> ApiResponse:
     """Where a task stands, with its groups and sessions."""
     context.task(task_id)
-    await context.views.wait_ended(task_id, wait_s)
+    await context.views.wait_ended(task_id, min(wait_s, context.settings.longest_wait_s))
     return ApiResponse(task_json(context.task(task_id), with_sessions=sessions))
 
 

@@ -28,12 +28,3 @@ def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) ->
     if path_parameters and len(str(path_parameters)) % 2:
         return {name: KNOWN.get(name, value) for name, value in path_parameters.items()}
     return path_parameters
-
-
-@schemathesis.hook
-def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Nobody waits long for a task's end."""
-    del context
-    if query and isinstance(query.get("wait_s"), int | float) and query["wait_s"] > 0.1:
-        return {**query, "wait_s": 0.1} if query["wait_s"] <= 30 else query
-    return query

@@ -36,7 +36,7 @@ class Served:
 
     async def run(self, ready: threading.Event, stop: threading.Event) -> None:
         """Serve until told to stop."""
-        chosen = api_settings(rate_per_s=1e6, rate_burst=10**6, max_body_bytes=1_000_000)
+        chosen = api_settings(rate_per_s=1e6, rate_burst=10**6, max_body_bytes=1_000_000, longest_wait_s=0.05)
         sock = listen(chosen)
         async with MemoryBus(partitions=3) as bus:
             await facts.lived(bus, "known")
