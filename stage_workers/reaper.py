@@ -13,8 +13,8 @@ from pathlib import Path
 import structlog
 
 from schemas import ids
-from stage_workers.runtimes.apptainer import reap_instances
 from stage_workers.runtimes.docker import reap_containers
+from stage_workers.runtimes.instances import reap_instances
 from stage_workers.runtimes.processes import Family, kill_family, members
 from stage_workers.runtimes.programs import MARKER_VARIABLE
 

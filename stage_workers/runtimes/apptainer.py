@@ -14,7 +14,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 import structlog
@@ -22,19 +22,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import ids
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes import launcher
 from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, parse_options
+from stage_workers.runtimes.instances import call_apptainer, instance_name, spawn_apptainer
 from stage_workers.runtimes.network import NetworkSpace
 from stage_workers.runtimes.processes import Family, pid_space_of, process_table
 from stage_workers.runtimes.programs import MARKER_VARIABLE, Programs
 
 log = structlog.get_logger(__name__)
 
-PROGRAM = "apptainer"
 _WORKDIR = "/work"
-_CALL_S = 120.0
 _FILE_S = 60.0
-_PASSED_ON = ("PATH", "TZ", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "USER", "LOGNAME")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Becomes the program in a directory; where there is no such directory it says the word $2, and nothing else.
 _LAUNCH = """
@@ -183,7 +180,7 @@ class ApptainerRuntime:
         home = given.pop("HOME", self.home)
         inside = ("/bin/sh", "-c", _LAUNCH, "sh", place, word, home, first, *argv)
         result = await self._programs.run(
-            lambda mark: self._spawn(
+            lambda mark: spawn_apptainer(
                 ("exec", "--cleanenv", "--pwd", "/", f"instance://{self._instance}", *inside),
                 # Not as arguments, which every user of this machine could read.
                 {f"APPTAINERENV_{name}": value for name, value in {**given, MARKER_VARIABLE: mark}.items()},
@@ -245,85 +242,5 @@ class ApptainerRuntime:
             await self._programs.end()
             await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
-    # -- the program -----------------------------------------------------------------------------------------------
-
     async def _apptainer(self, *argv: str) -> bytes:
-        return await call_apptainer(*argv, mark=self._mark, spawn=self._spawn)
-
-    async def _spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], mark: str, *, has_stdin: bool
-    ) -> asyncio.subprocess.Process:
-        return await spawn_apptainer(argv, env, mark, has_stdin=has_stdin)
-
-
-def instance_name(owner: str, name: str) -> str:
-    """A name that apptainer takes; it begins with the worker's, so that its instances are found again."""
-    worker, _, incarnation = owner.rpartition("/")
-    return f"{instance_prefix(worker)}{ids.digest(f'{incarnation}/{name}'.encode())[:16]}"
-
-
-def instance_prefix(worker: str) -> str:
-    """What the names of all instances of a worker begin with."""
-    return f"polynya-{ids.digest(worker.encode())[:12]}-"
-
-
-async def spawn_apptainer(
-    argv: Sequence[str], env: Mapping[str, str], mark: str, *, has_stdin: bool = False
-) -> asyncio.subprocess.Process:
-    """Starts the program with little of our own environment. Raises RuntimeFault where it isn't there."""
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    environment |= {"HOME": os.environ.get("HOME", "/"), MARKER_VARIABLE: mark, **env}
-    program = shutil.which(PROGRAM)
-    if program is None:
-        raise RuntimeFault(
-            "apptainer is not on the PATH; install it (https://apptainer.org/docs/admin/latest/installation.html), "
-            "or use runtime.kind: docker"
-        )
-    import sys
-
-    try:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", launcher.__file__, "core=0", str(os.getpid()), "", "--", program, *argv),
-            env=environment,
-            stdin=asyncio.subprocess.PIPE if has_stdin else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise RuntimeFault(f"{program} can't be started: {error}") from error
-
-
-async def call_apptainer(*argv: str, mark: str, spawn: Any = spawn_apptainer) -> bytes:
-    """Runs it to its end and returns what it printed. Raises RuntimeFault."""
-    process = await spawn(argv, {}, mark, has_stdin=False)
-    try:
-        async with asyncio.timeout(_CALL_S):
-            said, complained = await process.communicate()
-    except TimeoutError:
-        raise RuntimeFault(f"`apptainer {' '.join(argv[:2])}` took longer than {_CALL_S:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        lines = complained.decode("utf-8", "replace").strip().splitlines()
-        raise RuntimeFault(f"`apptainer {' '.join(argv[:2])}` failed: {' | '.join(lines[-3:])}")
-    return bytes(said)
-
-
-async def reap_instances(worker: str) -> int:
-    """Stops every instance of a worker's earlier incarnations; returns how many. Where there is no apptainer, none; never raises."""
-    if shutil.which(PROGRAM) is None:
-        return 0
-    count = 0
-    try:
-        listed = orjson.loads(await call_apptainer("instance", "list", "--json", mark=worker))
-        for row in listed.get("instances") or []:
-            if str(row["instance"]).startswith(instance_prefix(worker)):
-                await call_apptainer("instance", "stop", "--signal", "KILL", str(row["instance"]), mark=worker)
-                log.warning("instance.reaped", instance=row["instance"])
-                count += 1
-    except (RuntimeFault, orjson.JSONDecodeError, LookupError, TypeError) as error:
-        log.warning("instances.unseen", why=str(error))
-    return count
+        return await call_apptainer(*argv, mark=self._mark)

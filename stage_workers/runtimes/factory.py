@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes.apptainer import PROGRAM, ApptainerRuntime
+from stage_workers.runtimes.apptainer import ApptainerRuntime
 from stage_workers.runtimes.base import Limits, Runtime
 from stage_workers.runtimes.docker import DockerRuntime, Engine
 from stage_workers.runtimes.docker.runtime import TOOLS_DIR
+from stage_workers.runtimes.instances import PROGRAM
 from stage_workers.runtimes.local import LocalRuntime
 
 

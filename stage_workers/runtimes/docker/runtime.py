@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import docker.errors
 import structlog
 
 from schemas.task import RuntimeSpec
-from stage_workers.output import HeadAndTail
-from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, Stream, parse_options
+from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, parse_options
 from stage_workers.runtimes.docker import files, sweep
 from stage_workers.runtimes.docker.engine import Engine, gone_is
 from stage_workers.runtimes.docker.options import (
@@ -28,6 +25,7 @@ from stage_workers.runtimes.docker.options import (
     host_config,
 )
 from stage_workers.runtimes.docker.orphans import remove
+from stage_workers.runtimes.docker.programs import ContainerPrograms
 from stage_workers.runtimes.network import NetworkSpace
 
 log = structlog.get_logger(__name__)
@@ -35,11 +33,6 @@ log = structlog.get_logger(__name__)
 # Where programs of the worker's machine (its node) are found when the image has none of that name.
 TOOLS_DIR = "/opt/polynya/bin"
 _PULL_S = 1800.0
-_SWEEP_S = 30.0
-# The engine closes the streams two seconds after a program's end, even where a child keeps them open.
-_DRAIN_S = 10.0
-_POLL_S = 2.0
-_PAUSE_S = 0.05
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -71,13 +64,10 @@ class DockerRuntime:
         self._spec = spec
         self._options = parse_options(DockerOptions, spec)
         self._binds = tuple(binds)
-        self._grace_s = grace_s
         self._container = ""
         self._path = _DEFAULT_PATH
         self._user = (0, 0)
-        self._execs: set[str] = set()
-        # Who kills everything must know that nothing else has begun.
-        self._starting = asyncio.Lock()
+        self._programs = ContainerPrograms(engine, self._call, user=self._options.user, grace_s=grace_s)
 
     @property
     def workdir(self) -> str:
@@ -138,35 +128,16 @@ class DockerRuntime:
         keep_bytes: int = 65_536,
     ) -> ExecResult:
         """See `Runtime.exec`."""
-        started = time.monotonic()
-        mark = uuid.uuid4().hex
         environment = {"HOME": self.home, "LANG": "C.UTF-8", "TERM": "dumb", "CI": "1", **(env or {})}
         environment["PATH"] = ":".join((*path_dirs, environment.get("PATH") or self._path, TOOLS_DIR))
-        environment[sweep.EXEC_VARIABLE] = mark
-        place = os.path.join(self.workdir, cwd or self.workdir)  # noqa: PTH118  # a path inside the container
-        command = ["/bin/sh", "-c", sweep.LAUNCH, "sh", place, mark, *argv]
-        kept = {"stdout": HeadAndTail(keep_bytes), "stderr": HeadAndTail(keep_bytes)}
-
-        def take(stream: Stream, data: bytes) -> None:
-            kept[stream].feed(data)
-            if on_output is not None:
-                on_output(stream, data)
-
-        exec_id = await self._create(command, environment, has_stdin=stdin is not None)
-        async with self._starting:
-            self._execs.add(mark)
-        try:
-            code, timed_out = await self._run(exec_id, mark, stdin, take, timeout_s)
-        finally:
-            self._execs.discard(mark)
-        if kept["stderr"].value == mark.encode():
-            raise RuntimeFault(f"{argv[0]} can't be started in {place}: there is no such directory in the container")
-        return ExecResult(
-            exit_code=code,
-            timed_out=timed_out,
-            stdout=kept["stdout"].value,
-            stderr=kept["stderr"].value,
-            duration_s=time.monotonic() - started,
+        return await self._programs.run(
+            argv,
+            environment,
+            os.path.join(self.workdir, cwd or self.workdir),  # noqa: PTH118  # a path inside the container
+            timeout_s=timeout_s,
+            stdin=stdin,
+            on_output=on_output,
+            keep_bytes=keep_bytes,
         )
 
     async def listen(self) -> Listener:
@@ -220,6 +191,8 @@ class DockerRuntime:
             return await call
 
     async def _find(self, image: str) -> None:
+        """Sees that the image is there, and reads its PATH."""
+
         def inspect(client: Any) -> Any:
             return client.inspect_image(image)
 
@@ -227,17 +200,18 @@ class DockerRuntime:
             f"the image {image} isn't on this machine; run `docker pull {image}` (or build it), "
             "or let INIT do it with runtime.options.pull: missing"
         )
-        if self._options.pull == "never":
-            with gone_is(missing):
-                await self._engine.call(f"the image {image} can't be looked at", inspect)
-            return
-        with contextlib.suppress(RuntimeFault), gone_is(missing):
-            await self._engine.call(f"the image {image} can't be looked at", inspect)
-            return
-        with gone_is(f"the image {image} can't be pulled: its registry doesn't know it"):
-            await self._engine.call(
-                f"the image {image} can't be pulled", lambda client: client.pull(image), deadline_s=_PULL_S
-            )
+        try:
+            found = await self._engine.call(f"the image {image} can't be looked at", inspect)
+        except docker.errors.NotFound:
+            if self._options.pull == "never":
+                raise RuntimeFault(missing) from None
+            with gone_is(f"the image {image} can't be pulled: its registry doesn't know it"):
+                await self._engine.call(
+                    f"the image {image} can't be pulled", lambda client: _pull(client, image), deadline_s=_PULL_S
+                )
+                found = await self._engine.call(f"the image {image} can't be looked at", inspect)
+        variables = dict(item.partition("=")[::2] for item in found["Config"].get("Env") or [])
+        self._path = variables.get("PATH") or _DEFAULT_PATH
 
     async def _survey(self) -> None:
         result = await self.exec(["/bin/sh", "-c", sweep.SURVEY, "sh", self.workdir, self.home], timeout_s=60, cwd="/")
@@ -253,87 +227,8 @@ class DockerRuntime:
                     f"{place} can't be made", lambda client, it, data=archive: client.put_archive(it, "/", data)
                 )
 
-    async def _create(self, command: Sequence[str], environment: Mapping[str, str], *, has_stdin: bool) -> str:
-        made = await self._call(
-            "the program can't be started",
-            lambda client, it: client.exec_create(
-                it, list(command), environment=dict(environment), stdin=has_stdin, user=self._options.user
-            ),
-        )
-        return str(made["Id"])
 
-    async def _run(
-        self, exec_id: str, mark: str, stdin: bytes | None, take: OnOutput, timeout_s: float
-    ) -> tuple[int, bool]:
-        streams = await self._engine.streams()
-        timed_out = False
-        reading: asyncio.Task[None] | None = None
-        feeding: asyncio.Task[None] | None = None
-        try:
-            await streams.start(exec_id)
-            reading = asyncio.create_task(streams.read(take))
-            if stdin is not None:
-                feeding = asyncio.create_task(streams.feed(stdin))
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._ended(exec_id, reading)
-            except TimeoutError:
-                timed_out = True
-            finally:
-                await asyncio.shield(asyncio.ensure_future(self._sweep(exec_id, mark, is_running=not reading.done())))
-            await asyncio.wait({reading}, timeout=_DRAIN_S)
-            return await self._exit_code(exec_id), timed_out
-        finally:
-            for task in (reading, feeding):
-                if task is not None:
-                    task.cancel()
-            await asyncio.gather(*filter(None, (reading, feeding)), return_exceptions=True)
-            await streams.close()
-
-    async def _ended(self, exec_id: str, reading: asyncio.Task[None]) -> None:
-        """Returns when the program has ended: its streams did, or the engine says so (a child may hold them open)."""
-        while not (await asyncio.wait({reading}, timeout=_POLL_S))[0]:
-            if not (await self._inspect(exec_id))["Running"]:
-                return
-
-    async def _inspect(self, exec_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self._call(
-            "the program can't be looked at", lambda client, _it: client.exec_inspect(exec_id)
-        )
-        return found
-
-    async def _exit_code(self, exec_id: str) -> int:
-        """The program's exit code; it may take the engine a moment to know it."""
-        code = (await self._settled(exec_id, _DRAIN_S))["ExitCode"]
-        return -1 if code is None else int(code)
-
-    async def _settled(self, exec_id: str, patience_s: float) -> dict[str, Any]:
-        """What the engine says of a program once it has ended, or when patience does."""
-        end = time.monotonic() + patience_s
-        while True:
-            found = await self._inspect(exec_id)
-            if not found["Running"] or time.monotonic() > end:
-                return found
-            await asyncio.sleep(_PAUSE_S)
-
-    async def _sweep(self, exec_id: str, mark: str, *, is_running: bool) -> None:
-        """Kills what a program was and left; the whole container where that can't be done."""
-        try:
-            if is_running:
-                await self._signal("TERM", mark)
-                await self._settled(exec_id, self._grace_s)
-            await self._signal("KILL", mark)
-        except RuntimeFault as fault:
-            if self._container:
-                log.warning("container.unswept", container=self._container[:12], why=str(fault))
-                with contextlib.suppress(RuntimeFault):
-                    await self._call("the container can't be killed", lambda client, it: client.kill(it))
-
-    async def _signal(self, signal: str, mark: str) -> None:
-        # With another program beside it only what bears the mark is ours; alone, everything is.
-        async with self._starting:
-            script = sweep.KILL_MARKED if self._execs - {mark} else sweep.KILL_ALL
-            made = await self._create(["/bin/sh", "-c", script, "sh", signal, mark], {}, has_stdin=False)
-            await self._call(
-                "what a program left can't be killed", lambda client, _it: client.exec_start(made), deadline_s=_SWEEP_S
-            )
+def _pull(client: Any, image: str) -> None:
+    """Pulls one image. Without a tag the engine would pull all of them. Blocks."""
+    last = image.rpartition("/")[2]
+    client.pull(image if ":" in last or "@" in last else f"{image}:latest")

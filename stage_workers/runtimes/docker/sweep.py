@@ -9,9 +9,9 @@ EXEC_VARIABLE = "POLYNYA_EXEC"
 
 SURVEY = """
 for place; do [ -d "$place" ] || echo "missing=$place"; done
-echo "uid=$(id -u)"; echo "gid=$(id -g)"; echo "path=$PATH"
+echo "uid=$(id -u)"; echo "gid=$(id -g)"
 """
-"""What of these directories isn't there, who we are, and the image's PATH."""
+"""What of these directories isn't there, and who we are."""
 
 LAUNCH = """
 cd -- "$1" 2>/dev/null || { printf %s "$2" >&2; exit 126; }

@@ -11,9 +11,10 @@ import pytest
 
 from schemas.task import RuntimeSpec
 from stage_workers.runtimes import RuntimeFault
-from stage_workers.runtimes.apptainer import ApptainerRuntime, reap_instances
+from stage_workers.runtimes.apptainer import ApptainerRuntime
 from stage_workers.runtimes.checks import Bench
 from stage_workers.runtimes.factory import Runtimes
+from stage_workers.runtimes.instances import reap_instances
 from tests.stage_workers.runtimes.base import RuntimeTests
 
 REAL = shutil.which("apptainer")
