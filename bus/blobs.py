@@ -94,7 +94,8 @@ class _Base(ABC):
 
     async def put(self, owner: str, data: bytes) -> str:
         """See `BlobStore.put`."""
-        url: str = await self._away(self._write, blob_key(owner, data), data)
+        key = await asyncio.to_thread(blob_key, owner, data)  # a digest of megabytes
+        url: str = await self._away(self._write, key, data)
         return url
 
     async def get(self, url: str) -> bytes:
@@ -102,11 +103,13 @@ class _Base(ABC):
         key = _key_of(url)
         for pause_s in (*_PATIENCE_S, None):
             try:
-                return _verified(await self._away(self._read, key), key, self._url(key))
+                data: bytes = await self._away(self._read_verified, key)
             except FileNotFoundError as error:
                 if pause_s is None:
                     raise BlobMissingError(f"blob {self._url(key)} isn't there (the claim check says {url})") from error
                 await asyncio.sleep(pause_s)
+            else:
+                return data
         raise AssertionError("unreachable: the last round returns or raises")
 
     async def entries(self) -> list[BlobEntry]:
@@ -133,6 +136,9 @@ class _Base(ABC):
             raise
         except (OSError, TimeoutError) as error:
             raise BlobStoreUnavailableError(f"blob store {self._url('')}: {error!r}") from error
+
+    def _read_verified(self, key: str) -> bytes:
+        return _verified(self._read(key), key, self._url(key))
 
     @abstractmethod
     def _write(self, key: str, data: bytes) -> str:

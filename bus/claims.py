@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from bus.blobs import BlobStore
 from bus.deliveries import Delivery
 from bus.errors import BlobCorruptError, BlobMissingError
@@ -16,24 +14,24 @@ CLAIM_HEADER = "claim_check"
 """Marks a record whose value is a reference, for readers that look at headers only; holds the blob's URL."""
 
 
-async def check_in(record: Record, store: BlobStore, *, limit_bytes: int = CLAIM_CHECK_BYTES) -> Encoded:
-    """Encode a record; above the limit its value is stored first and a `BlobReference` encoded in its place.
+async def check_in(record: Record | Encoded, store: BlobStore, *, limit_bytes: int = CLAIM_CHECK_BYTES) -> Encoded:
+    """Encode a record (or take its encoding); above the limit its value is stored first and a `BlobReference` encoded in its place.
 
     Key and headers stay those of the record itself, so de-duplication and counting by headers see no difference.
     """
-    encoded = encode(record)
+    encoded = record if isinstance(record, Encoded) else encode(record)
     if len(encoded.value) <= limit_bytes:
         return encoded
-    owner = str(getattr(record, "session_id", "") or encoded.key.decode())
-    url = await store.put(owner, encoded.value)
+    told = dict(encoded.headers)
+    url = await store.put((told.get("session_id") or encoded.key).decode(), encoded.value)
     reference = BlobReference(
-        record_name=record.NAME,
+        record_name=find(schema_id_of(encoded.value)).record,
         url=url,
-        sha256=hashlib.sha256(encoded.value).hexdigest(),
+        sha256=url.rpartition("/")[2],
         size_bytes=len(encoded.value),
         for_topic=encoded.topic,
         for_key=encoded.key.decode(),
-        for_event_id=record.event_id,
+        for_event_id=told["ce_id"].decode(),
     )
     headers = [*encoded.headers, (CLAIM_HEADER, url.encode())]
     return Encoded(encoded.topic, encoded.key, encode(reference).value, headers)

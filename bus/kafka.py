@@ -20,6 +20,7 @@ from bus.producer import Producer
 from bus.protocol import Handler, Headers
 from bus.settings import BusSettings
 from bus.tail import end_offsets, open_reader, read
+from schemas.codec import Encoded
 from schemas.records import Record
 
 
@@ -58,7 +59,9 @@ class KafkaBus:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def publish(self, record: Record, *, headers: Headers = (), deadline_s: float | None = None) -> Position:
+    async def publish(
+        self, record: Record | Encoded, *, headers: Headers = (), deadline_s: float | None = None
+    ) -> Position:
         """See `Bus.publish`."""
         encoded = await check_in(record, self._blobs)
         return await self.publish_raw(

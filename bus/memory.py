@@ -25,6 +25,7 @@ from bus.partition_worker import Partition
 from bus.producer import partitioner
 from bus.protocol import Handler, Headers
 from bus.settings import MAX_RECORD_BYTES
+from schemas.codec import Encoded
 from schemas.records import Record
 from schemas.topics import TOPICS, Topic, dead_letter_topics
 
@@ -124,7 +125,9 @@ class MemoryBus:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def publish(self, record: Record, *, headers: Headers = (), deadline_s: float | None = None) -> Position:
+    async def publish(
+        self, record: Record | Encoded, *, headers: Headers = (), deadline_s: float | None = None
+    ) -> Position:
         """See `Bus.publish`."""
         encoded = await check_in(record, self._blobs)
         return await self.publish_raw(

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 from bus.blobs import BlobStore
 from bus.deliveries import Delivery, Position, Start
 from bus.lane import Lane
+from schemas.codec import Encoded
 from schemas.records import Record
 
 Handler = Callable[[Delivery], Awaitable[None]]
@@ -47,8 +48,10 @@ class LogReader(Readable, Protocol):
 class EventLog(Readable, Protocol):
     """The log alone: publish, and read along. What a part needs that joins no consumer group."""
 
-    async def publish(self, record: Record, *, headers: Headers = (), deadline_s: float | None = None) -> Position:
-        """Publish a record under its own topic and key; returns once it is acknowledged.
+    async def publish(
+        self, record: Record | Encoded, *, headers: Headers = (), deadline_s: float | None = None
+    ) -> Position:
+        """Publish a record (or its encoding) under its own topic and key; returns once it is acknowledged.
 
         Large values travel by claim check. An outage is waited out until the deadline, then `BusUnavailableError` is
         raised: the record may still arrive, so publish it again under the same id. Raises `TopicMissingError`,

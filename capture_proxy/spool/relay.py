@@ -175,14 +175,14 @@ class Relay:
     async def _publish(self, entry: Entry) -> None:
         encoded = entry.encoded
         if encoded is None:
-            encoded = encode(decode(await self._value(entry)))
+            encoded = await asyncio.to_thread(_encoded_again, await self._value(entry))
         if len(encoded.value) <= CLAIM_CHECK_BYTES:
             # It was encoded for the journal; encoding it once more would double the cost of every small record.
             await self._bus.publish_raw(
                 encoded.topic, encoded.key, encoded.value, encoded.headers, deadline_s=self._publish_timeout_s
             )
         else:
-            await self._bus.publish(decode(encoded.value), deadline_s=self._publish_timeout_s)
+            await self._bus.publish(encoded, deadline_s=self._publish_timeout_s)
 
     async def _value(self, entry: Entry) -> bytes:
         if entry.encoded is not None:
@@ -219,3 +219,8 @@ class Relay:
             self._idle.set()
         entry.acked.set()
         self._on_acked(entry)
+
+
+def _encoded_again(value: bytes) -> Encoded:
+    """A journal keeps values without their headers."""
+    return encode(decode(value))

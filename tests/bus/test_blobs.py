@@ -142,6 +142,19 @@ async def test_large_values_leave_a_reference_under_their_own_key():
     assert await resolve_value(checked.value, store) == plain.value
 
 
+async def test_an_encoded_record_is_checked_in_like_the_record(tmp_path: Path) -> None:
+    """Who has the bytes already needn't decode them: the same blob, the same reference."""
+    store = open_store(tmp_path.as_uri())
+    large = Trajectory(session_id="s-1", trajectory_id="x" * CLAIM_CHECK_BYTES)
+    by_record, by_bytes = await check_in(large, store), await check_in(encode(large), store)
+    assert by_bytes.value == by_record.value
+    assert (by_bytes.topic, by_bytes.key) == (by_record.topic, by_record.key)
+    assert dict(by_bytes.headers)[CLAIM_HEADER] == dict(by_record.headers)[CLAIM_HEADER]
+    assert (await resolve_value(by_bytes.value, store)) == encode(large).value
+    small = encode(Trajectory(session_id="s-1"))
+    assert await check_in(small, store) is small
+
+
 async def test_a_reference_that_contradicts_itself_is_corrupt():
     """The digest in the record and the one in the URL must be the same."""
     reference = BlobReference(url=f"mem://s-1/{'0' * 64}", sha256="1" * 64, for_topic="trajectory.built", for_key="s-1")

@@ -28,6 +28,17 @@ def test_big_numbers_stay_whole(number: int) -> None:
     assert isinstance(back, int)
 
 
+@pytest.mark.parametrize("text", ["", "é", "\U0001f98a" * 30, "x" * 5_000, "\u0661" * 25, "\\ud83d"])
+@pytest.mark.parametrize("digits", [18, 19, 20])
+def test_numbers_are_found_in_any_text(text: str, digits: int) -> None:
+    """Whatever stands around a number: one of so many digits stays whole, and other scripts' digits are letters."""
+    number = int("9" * digits)
+    read = json_text.load(f'{{"a": "{text}", "n": {number}, "b": "{text}"}}')
+    assert read["n"] == number
+    assert isinstance(read["n"], int)
+    assert read["a"] == read["b"] == json.loads(f'"{text}"')
+
+
 def test_not_a_number_becomes_null_on_both_paths() -> None:
     """NaN reads as null, whichever library wrote the text."""
     assert json_text.load(json_text.dump([float("nan")])) == [None]
