@@ -165,6 +165,8 @@ async def record_(
             out.print(f"  {line}", markup=False, soft_wrap=True)
         if lines:
             changed.append(adapter.name)
+        elif old is not None:
+            out.print(f"{adapter.name}: sends what was recorded for its pin", markup=False)
         if write is not None:
             await asyncio.to_thread((write / f"{adapter.name}.json").write_bytes, as_file(adapter, wires))
     if changed and write is None:

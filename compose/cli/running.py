@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -77,6 +78,7 @@ def up(
             f"a stack runs in {settings.state_dir} already (pid {info.supervisor_pid})",
             hint="polynya down" + (f" --state-dir {state_dir}" if state_dir else ""),
         )
+    check_ports(settings)
     if detach:
         start_detached(settings, report=lambda line: out.print(line, markup=False))
         out.print("stop it with: polynya down")
@@ -100,6 +102,34 @@ def _check_engine(settings: StackSettings) -> None:
     raise usage(
         f"engine {kind!r} is none of cpu, sglang, URL, scripted:MODULE:FUNCTION", hint="polynya up --engine cpu"
     )
+
+
+def check_ports(settings: StackSettings) -> None:
+    """A usage error for a port that is asked for and taken: now, not after minutes, when its part can't listen (Kafka looks itself)."""
+    asked = {"proxy_port": settings.proxy_port, "proxy_admin_port": settings.proxy_admin_port}
+    if not settings.engine.startswith(("http://", "https://")):
+        asked["engine_port"] = settings.engine_port
+    if settings.forward:
+        asked["forward_port"] = settings.forward_port
+    if settings.api:
+        asked["api_port"] = settings.api_port
+    for name, port in asked.items():
+        if port and (problem := _cannot_listen(settings.host, port)):
+            raise usage(
+                f"{name} {port} on {settings.host} can't be had: {problem}",
+                hint=f"`ss -ltnp sport = :{port}` says who has it; POLYNYA_{name.upper()}=0 takes a free one",
+            )
+
+
+def _cannot_listen(host: str, port: int) -> str:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            return exc.strerror or str(exc)
+    return ""
 
 
 async def _foreground(settings: StackSettings) -> None:

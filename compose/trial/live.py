@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 import harnesses
 from bus import Bus
 from compose.attached import AttachedSessions
-from compose.errors import CommandError
+from compose.errors import CommandError, dependency_down
 from compose.trial.script import CONTENT, FILE, INSTRUCTION
 from compose.trial.session import run_harness
 from harnesses.forward import ForwardProxy
@@ -17,6 +19,7 @@ from schemas.records import Heartbeat
 
 # A heartbeat that is older tells nothing of the proxy's present.
 _FRESH_MS = 15_000
+_TELL_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,10 @@ async def try_harness(
         CommandError: the harness can't be installed or launched, or the stack doesn't do its part.
     """
     forward = await _forward(bus) if options.get("capture") == "forward" else None
+    try:  # before anything is opened: it may take minutes, or fail
+        await asyncio.to_thread(harnesses.ensure_installed, adapter, progress=report)
+    except harnesses.InstallError as exc:
+        raise dependency_down(str(exc), hint=f"polynya harness install {adapter.name}") from exc
     opened = await sessions.open(
         policy_id=policy_id,
         harness=adapter.name,
@@ -64,6 +71,7 @@ async def try_harness(
     if adapter.url_form == "key":
         urls = {name: url.replace(f"/s/{opened.secret}", "") for name, url in urls.items()}
     started = time.monotonic()
+    ticking = asyncio.create_task(_tell_time(opened.session_id, timeout_s, report), name="try-progress")
     try:
         run = await run_harness(
             adapter,
@@ -79,6 +87,9 @@ async def try_harness(
     except harnesses.HarnessError as exc:
         await sessions.close(opened.session_id, reward=0.0)
         raise CommandError(str(exc), hint=f"polynya harness show {adapter.name}") from exc
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
     why = run.verdict.error
     if run.result.timed_out:
         why = f"it was still running after {timeout_s:.0f} s"
@@ -99,6 +110,16 @@ async def try_harness(
         turns_per_trace=tuple(len(trace.turns) for trace in trajectory.traces) if trajectory else (),
         output_tail=run.result.tail().replace(opened.secret, "[secret]"),
     )
+
+
+async def _tell_time(session_id: str, timeout_s: float, report: Callable[[str], None]) -> None:
+    """A line every now and then: a harness says nothing here, and may work for minutes."""
+    for n in itertools.count(1):
+        await asyncio.sleep(_TELL_EVERY_S)
+        report(
+            f"running for {n * _TELL_EVERY_S:.0f} s, at most {timeout_s:.0f} s; "
+            f"its calls: polynya session show {session_id[:8]}"
+        )
 
 
 async def _forward(bus: Bus) -> ForwardProxy:

@@ -1,0 +1,41 @@
+"""`polynya up`: what is refused before anything starts."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from compose.cli import main
+from compose.cli.running import check_ports
+from compose.errors import CommandError, ExitCode
+from compose.settings import load
+
+
+@pytest.mark.parametrize("name", ["engine_port", "proxy_port", "proxy_admin_port", "forward_port"])
+def test_a_port_that_is_taken_is_refused_before_anything_starts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting is named, how to see who has the port, and what to set."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("POLYNYA_STATE_DIR", str(tmp_path))
+        monkeypatch.setenv(f"POLYNYA_{name.upper()}", str(port))
+        error = CliRunner().invoke(main.app, ["up"]).exception
+    assert isinstance(error, CommandError)
+    assert error.code is ExitCode.USAGE
+    assert f"{name} {port} on 127.0.0.1 can't be had: Address already in use" in str(error)
+    assert f"sport = :{port}" in error.hint
+    assert f"POLYNYA_{name.upper()}=0" in error.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_ports_that_nobody_listens_on_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 asks for a free one; a port of a listener that isn't started doesn't matter."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        port, other = taken.getsockname()[1], free.getsockname()[1]
+        free.close()
+        monkeypatch.setenv("POLYNYA_PROXY_PORT", str(other))
+        check_ports(load(forward=False, forward_port=port, engine="http://gpu:1", engine_port=port))
