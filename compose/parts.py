@@ -224,6 +224,7 @@ async def _api(settings: StackSettings) -> None:
             key=api_key(settings),
             host=settings.host,
             port=settings.api_port,
+            port_file=settings.state_dir / "api.port",
             max_body_bytes=settings.api_max_body_bytes,
             rate_per_s=settings.api_rate_per_s,
             callback_key=callback_key(settings),

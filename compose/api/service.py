@@ -24,13 +24,25 @@ STOP_WITHIN_S: Final = 10
 
 
 def listen(settings: ApiSettings) -> socket.socket:
-    """The listening socket; OSError when the port can't be had."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    """The listening socket: on the port that is set, or the last time's, or a free one. OSError when it can't be had."""
+    if settings.port or settings.port_file is None:
+        return _bound(settings.host, settings.port)
+    text = settings.port_file.read_text() if settings.port_file.exists() else ""
+    try:
+        sock = _bound(settings.host, int(text) if text.isdigit() else 0)
+    except (OSError, OverflowError):  # somebody else has it by now
+        sock = _bound(settings.host, 0)
+    settings.port_file.parent.mkdir(parents=True, exist_ok=True)
+    settings.port_file.write_text(str(sock.getsockname()[1]))
+    return sock
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind((settings.host, settings.port))
-    except OSError:
+        sock.bind((host, port))
+    except (OSError, OverflowError):
         sock.close()
         raise
     return sock

@@ -16,7 +16,8 @@ class ApiSettings(BaseModel):
     """What callers send as `Authorization: Bearer KEY`."""
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
-    ports_file: Path | None = None
+    port_file: Path | None = None
+    """Where a port that was chosen free is remembered, so that a restarted process has the same address."""
 
     max_body_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
     """A batch of a thousand tasks with their files fits; a larger body is answered with 413."""
