@@ -1,8 +1,8 @@
 """Does for a worker what only a process with a single thread may do: makes network namespaces, and opens sockets in them.
 
-Called as `python -I -S namespace_helper.py new CHANNEL` or `… listen CHANNEL USER NET`, where CHANNEL is the number of an inherited
-Unix socket over which descriptors go back, and USER and NET are inherited descriptors of namespaces (USER -1: none). On its own:
-it imports nothing of ours, so that it starts in a few milliseconds. What goes wrong is its last line on standard error, exit code 1.
+Called as `python -I -S namespace_helper.py new CHANNEL`, `… listen CHANNEL USER NET` or `… send PATH`, where CHANNEL is the number of an
+inherited Unix socket over which descriptors go back, PATH names one that is connected to, and USER and NET are inherited
+descriptors of namespaces (USER -1: none); `send` opens its socket in the network that it finds itself in. On its own: it imports nothing of ours, so that it starts in a few milliseconds. What goes wrong is its last line on standard error, exit code 1.
 """
 
 from __future__ import annotations
@@ -92,6 +92,11 @@ def new(channel: socket.socket) -> None:
 def listen(channel: socket.socket, user_fd: int, net_fd: int) -> None:
     """Opens a listening socket on the loopback of a namespace, and sends it."""
     enter(user_fd, net_fd)
+    listen_here(channel)
+
+
+def listen_here(channel: socket.socket) -> None:
+    """Opens a listening socket on the loopback of our own network, and sends it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(_BACKLOG)
@@ -100,9 +105,14 @@ def listen(channel: socket.socket, user_fd: int, net_fd: int) -> None:
 
 def main(argv: list[str]) -> int:
     """Does what it is asked; 1 where that can't be."""
-    what, channel_fd, *spaces = argv
+    what, channel_name, *spaces = argv
     try:
-        with socket.socket(fileno=int(channel_fd)) as channel:
+        if what == "send":
+            with socket.socket(socket.AF_UNIX) as channel:
+                channel.connect(channel_name)
+                listen_here(channel)
+            return 0
+        with socket.socket(fileno=int(channel_name)) as channel:
             if what == "new":
                 new(channel)
             else:

@@ -63,7 +63,7 @@ class NetworkSpace:
         if self.net_fd < 0:
             raise RuntimeFault("the sandbox's network is gone: it was stopped")
         (descriptor,) = await _help("listen", [self.user_fd, self.net_fd])
-        return _listener(socket.socket(fileno=descriptor))
+        return listener_of(socket.socket(fileno=descriptor))
 
     def close(self) -> None:
         """Lets go of it; a second call does nothing."""
@@ -82,10 +82,11 @@ def listen_here() -> Listener:
     except OSError as error:
         sock.close()
         raise RuntimeFault(f"no socket can be opened on the loopback: {error}") from error
-    return _listener(sock)
+    return listener_of(sock)
 
 
-def _listener(sock: socket.socket) -> Listener:
+def listener_of(sock: socket.socket) -> Listener:
+    """A listening socket, ready to be accepted from, with its address."""
     sock.setblocking(False)
     return Listener(sock=sock, address=f"http://127.0.0.1:{sock.getsockname()[1]}")
 

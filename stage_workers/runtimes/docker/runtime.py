@@ -14,6 +14,7 @@ import structlog
 from schemas.task import RuntimeSpec
 from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, parse_options
 from stage_workers.runtimes.docker import files, sweep
+from stage_workers.runtimes.docker.doorway import listen_by_container
 from stage_workers.runtimes.docker.engine import Engine, gone_is
 from stage_workers.runtimes.docker.options import (
     INCARNATION_LABEL,
@@ -64,6 +65,8 @@ class DockerRuntime:
         self._spec = spec
         self._options = parse_options(DockerOptions, spec)
         self._binds = tuple(binds)
+        worker, _, incarnation = owner.rpartition("/")
+        self._labels = {OWNER_LABEL: worker, INCARNATION_LABEL: incarnation, RUNTIME_LABEL: name}
         self._container = ""
         self._path = _DEFAULT_PATH
         self._user = (0, 0)
@@ -88,8 +91,6 @@ class DockerRuntime:
         """Makes the container and its directories."""
         image = self._spec.image or ""
         await self._find(image)
-        owner, _, incarnation = self._owner.rpartition("/")
-        labels = {OWNER_LABEL: owner, INCARNATION_LABEL: incarnation, RUNTIME_LABEL: self._name}
 
         def create(client: Any) -> str:
             made = client.create_container(
@@ -98,7 +99,7 @@ class DockerRuntime:
                 entrypoint=[],
                 name=container_name(f"{self._name}-{uuid.uuid4().hex[:6]}", self._owner),
                 user=self._options.user or None,
-                labels=labels,
+                labels=self._labels,
                 # No address of the machine's resolver or name is of use in there.
                 hostname="sandbox",
                 working_dir="/",
@@ -146,7 +147,11 @@ class DockerRuntime:
         pid = details["State"]["Pid"]
         if not pid:
             raise RuntimeFault("the container isn't running any more: nothing can listen in it")
-        space = NetworkSpace.of(pid)
+        try:
+            space = NetworkSpace.of(pid)
+        except RuntimeFault:
+            # An ordinary user who may use the engine: let the engine do it.
+            return await listen_by_container(self._engine, self._spec.image or "", self._container, self._labels)
         try:
             return await space.listen()
         finally:

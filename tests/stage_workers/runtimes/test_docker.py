@@ -10,10 +10,11 @@ import docker
 import pytest
 
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes import RuntimeFault
+from stage_workers.runtimes import RuntimeFault, probes
 from stage_workers.runtimes.checks import Bench
 from stage_workers.runtimes.docker import DockerRuntime, Engine, Orphan, list_orphans, reap_containers
 from stage_workers.runtimes.factory import Runtimes
+from stage_workers.runtimes.network import NetworkSpace
 from tests.stage_workers.runtimes.base import RuntimeTests
 from tests.stage_workers.runtimes.engine import IMAGE
 
@@ -48,6 +49,23 @@ class TestDocker(RuntimeTests):
     @pytest.fixture
     def bench(self, make: Runtimes) -> Bench:
         return Bench(make=make, spec=SPEC)
+
+
+async def test_worker_that_may_not_enter(
+    make: Runtimes, runtime: DockerRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that isn't root has a container of a moment open the socket: the program reaches it, and that container is gone."""
+
+    def refuse(_pid: int) -> NetworkSpace:
+        raise RuntimeFault("permission denied")
+
+    monkeypatch.setattr(NetworkSpace, "of", refuse)
+    async with probes.answering(await runtime.listen(), b"model") as address:
+        host, _, port = address.rpartition("/")[2].rpartition(":")
+        result = await runtime.exec(["/bin/sh", "-c", probes.CONNECT, "sh", host, port], timeout_s=60)
+        assert result.stdout.strip() == b"model"
+    (left,) = await list_orphans(make.docker, "tests")
+    assert left.container_id == runtime.container_id
 
 
 async def test_container_is_confined(runtime: DockerRuntime, make: Runtimes) -> None:
