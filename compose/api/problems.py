@@ -131,12 +131,9 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def _methods(request: Request) -> set[str]:
     """What can be done at a path, from the document: the framework names the methods of the first route there only."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    return {
-        method.upper()
-        for path, methods in paths.items()
-        if compile_path(path)[0].match(request.scope["path"])
-        for method in methods
-    }
+    asked = request.scope["path"]
+    found = [methods for path, methods in paths.items() if compile_path(path)[0].match(asked)]
+    return {method.upper() for methods in ([paths[asked]] if asked in paths else found) for method in methods}
 
 
 def install(app: FastAPI) -> None:
