@@ -6,6 +6,7 @@ import logging
 import sys
 import tomllib
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -108,6 +109,8 @@ def configure_logging() -> None:
 def main() -> None:
     """Run the command line; exit codes: 0 ok, 1 failed, 2 usage, 3 a dependency is down."""
     configure_logging()
+    # A person's evaluators and policies are looked up from where one stands, after everything that is installed.
+    sys.path.append(str(Path.cwd()))
     try:
         app()
     except CommandError as error:
