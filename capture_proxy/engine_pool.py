@@ -36,6 +36,11 @@ class PooledEngine:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it answered its probe and may be used."""
+        return self.probed.is_set() and not self.refusal
+
+    @property
     def logprobs_mode(self) -> str:
         """Of which distribution its logprobs are."""
         return self.info.logprobs_mode if self.info is not None else ""
@@ -113,6 +118,8 @@ class EnginePool:
         for wanted in (policy_id, ANY_POLICY):
             found = [(url, pooled) for (policy, url), pooled in self._engines.items() if policy == wanted]
             if found:
+                # One that doesn't answer yet, or is refused, must not cost the sessions that another could serve.
+                found = [item for item in found if item[1].is_ready] or found
                 # Rendezvous hashing: an engine that comes or goes moves only the sessions that it wins or held.
                 return max(found, key=lambda item: hashlib.sha256(f"{session_id}\x1f{item[0]}".encode()).digest())[1]
         return None

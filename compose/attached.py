@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from bus import Bus
-from compose.engines import registered_engines
+from compose.engines import live_proxies, registered_engines
 from compose.errors import CommandError, dependency_down, usage
 from compose.records_json import as_json
 from compose.watch import session_facts
@@ -187,18 +187,15 @@ class AttachedSessions:
     async def _check_policy(self, policy_id: str) -> None:
         """Refuse a policy that no engine serves: every call of the session would fail."""
         known = sorted({engine.policy_id for engine in await registered_engines(self._bus)})
-        if known and policy_id not in known:  # where no engine is registered at all, proxies have their own
+        if (
+            known and policy_id not in known and "*" not in known
+        ):  # where no engine is registered at all, proxies have their own
             raise usage(f"no engine serves the policy {policy_id!r}", hint=f"--policy {' or '.join(known)}")
 
     async def _find_proxy(self) -> Heartbeat:
-        newest: dict[str, Heartbeat] = {}
-        async for delivery in self._bus.tail(["rollout.nodes"], start=_now_ms() - 15_000, until_end=True):
-            beat = delivery.decode() if delivery.value else None
-            if isinstance(beat, Heartbeat) and beat.role == "proxy" and not beat.is_draining:
-                newest[beat.node_id] = beat
-        if not newest:
+        if not (living := await live_proxies(self._bus)):
             raise dependency_down("no capture proxy has sent a heartbeat in the last 15 s", hint="polynya up --detach")
-        return max(newest.values(), key=lambda b: b.at)
+        return max(living, key=lambda b: b.at)
 
     async def _wait_for(self, session_id: str, kind: SessionEventType, since_ms: int, within_s: float) -> SessionEvent:
         try:

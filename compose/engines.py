@@ -1,13 +1,18 @@
-"""Engines on `policy.timeline`: which serve which policy now, and the facts that add and remove them."""
+"""Engines on `policy.timeline`: which serve which policy now, what proxies found out about them, the facts that add and remove them."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bus import EventLog
 from schemas import MalformedRecordError
-from schemas.records import PolicyEvent, PolicyEventType
+from schemas.records import Heartbeat, PolicyEvent, PolicyEventType
+
+# A heartbeat that is older tells nothing of the proxy's present.
+FRESH_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,34 @@ async def registered_engines(bus: EventLog) -> list[RegisteredEngine]:
         elif event.type is PolicyEventType.ENGINE_REMOVED:
             found.pop(key, None)
     return list(found.values())
+
+
+async def live_proxies(bus: EventLog) -> list[Heartbeat]:
+    """The newest heartbeat of each proxy that lives and takes sessions."""
+    newest: dict[str, Heartbeat] = {}
+    async for delivery in bus.tail(["rollout.nodes"], start=_now_ms() - FRESH_MS, until_end=True):
+        beat = delivery.decode() if delivery.value else None
+        if isinstance(beat, Heartbeat) and beat.role == "proxy":
+            newest[beat.node_id] = beat
+    return [beat for beat in newest.values() if not beat.is_draining]
+
+
+def engine_states(healths: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """What proxies found out about engines, by policy and URL, from their answers to `GET /health`; the worst one counts."""
+    states: dict[tuple[str, str], tuple[int, str]] = {}
+    for health in healths:
+        for seen in health.get("engines", ()):
+            key = (str(seen["policy_id"]), str(seen["url"]))
+            states[key] = max(states.get(key, (0, "")), _state(seen))
+    return {key: text for key, (_, text) in states.items()}
+
+
+def _state(seen: Mapping[str, Any]) -> tuple[int, str]:
+    if not seen["is_probed"]:
+        return 3, "doesn't answer"
+    if seen["refusal"]:
+        return 4, f"refused: {seen['refusal']}"
+    return (2, f"used, but: {'; '.join(seen['gaps'])}") if seen["gaps"] else (1, "used")
 
 
 async def add_engine(

@@ -34,15 +34,16 @@ async def open_bus(settings: StackSettings) -> AsyncIterator[Bus]:
 
 
 async def call_admin(
-    settings: StackSettings, admin_address: str, path: str, body: dict[str, object]
+    settings: StackSettings, admin_address: str, path: str, body: dict[str, object] | None = None
 ) -> dict[str, object]:
-    """POST to a proxy's admin listener; the decoded answer. CommandError with the proxy's own words otherwise."""
+    """POST (without a body GET) to a proxy's admin listener; the decoded answer. CommandError with the proxy's own words otherwise."""
+    method = "GET" if body is None else "POST"
     headers = {"Authorization": f"Bearer {admin_key(settings).get_secret_value()}"}
     timeout = aiohttp.ClientTimeout(total=60)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as http,
-            http.post(admin_address + path, json=body, headers=headers) as answer,
+            http.request(method, admin_address + path, json=body, headers=headers) as answer,
         ):
             if answer.status != 200:
                 raise CommandError(

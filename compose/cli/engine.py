@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from compose.cli.connect import open_bus
+from compose.cli.connect import call_admin, open_bus
 from compose.cli.console import async_command, err, out, print_json
-from compose.engines import add_engine, registered_engines, remove_engine
+from compose.engines import add_engine, engine_states, live_proxies, registered_engines, remove_engine
 from compose.errors import CommandError, ExitCode, dependency_down, usage
 from compose.settings import load
 
@@ -115,7 +116,7 @@ async def add(
         raise usage(f"{url!r} is no URL", hint="polynya engine add http://HOST:PORT --kind sglang")
     async with open_bus(load()) as bus:
         await add_engine(bus, policy_id=policy, url=url, kind=kind, added_by="polynya engine add")
-    out.print(f"policy {policy}: {kind} at {url}; see `polynya engine list`", markup=False)
+    out.print(f"policy {policy}: {kind} at {url}; whether it can be used: polynya engine list", markup=False)
 
 
 @app.command("remove")
@@ -137,15 +138,34 @@ async def remove(
 @app.command("list")
 @async_command
 async def list_(*, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """The engines on the timeline."""
-    async with open_bus(load()) as bus:
+    """The engines on the timeline, and what the proxies found out about them."""
+    settings = load()
+    async with open_bus(settings) as bus:
         engines = await registered_engines(bus)
+        proxies = await live_proxies(bus)
+    healths = []
+    for proxy in proxies:
+        try:
+            healths.append(await call_admin(settings, proxy.admin_address, "/health"))
+        except CommandError as exc:  # another machine's proxy may have another key
+            err.print(f"proxy {proxy.node_id} doesn't tell: {exc}", markup=False)
+    states = engine_states(healths)
+    rows = [
+        {
+            "policy_id": engine.policy_id,
+            "url": engine.url,
+            "kind": engine.kind,
+            "state": states.get((engine.policy_id, engine.url), "unknown"),
+            "added_by": engine.added_by,
+        }
+        for engine in engines
+    ]
     if as_json:
-        print_json([{"policy_id": e.policy_id, "url": e.url, "kind": e.kind, "added_by": e.added_by} for e in engines])
+        print_json(rows)
         return
-    table = Table("policy", "engine", "kind", "added by")
-    for engine in engines:
-        table.add_row(engine.policy_id, engine.url, engine.kind, engine.added_by)
+    table = Table("policy", "engine", "kind", "state", "added by")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row.values()))
     out.print(table)
 
 

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from bus.memory import MemoryBus
-from compose.engines import RegisteredEngine, add_engine, registered_engines, remove_engine, replace_own_engine
+from compose.engines import (
+    RegisteredEngine,
+    add_engine,
+    engine_states,
+    live_proxies,
+    registered_engines,
+    remove_engine,
+    replace_own_engine,
+)
+from schemas.records import Heartbeat
 
 
 async def urls(bus: MemoryBus) -> list[tuple[str, str, str]]:
@@ -30,3 +41,28 @@ async def test_a_stack_takes_back_what_a_crash_left() -> None:
         assert await urls(bus) == [("p", "http://theirs:1", "vllm"), ("p", "http://mine:2", "sglang")]
         await replace_own_engine(bus, RegisteredEngine("p", "http://mine:2", "sglang", added_by="up /x"))
         assert await urls(bus) == [("p", "http://theirs:1", "vllm"), ("p", "http://mine:2", "sglang")]
+
+
+def test_the_worst_that_a_proxy_found_out_is_an_engines_state() -> None:
+    """Each proxy probes for itself; one that can't use an engine is what somebody has to know."""
+    good = {"policy_id": "p", "url": "http://e", "is_probed": True, "refusal": "", "gaps": []}
+    mute = {**good, "is_probed": False}
+    gaps = {**good, "gaps": ["no versions", "no tools"]}
+    for seen, state in (
+        ([good], "used"),
+        ([good, gaps], "used, but: no versions; no tools"),
+        ([mute, gaps], "doesn't answer"),
+        ([mute, {**good, "refusal": "another tokenizer"}], "refused: another tokenizer"),
+    ):
+        assert engine_states({"engines": [one]} for one in seen) == {("p", "http://e"): state}
+    assert engine_states([{}]) == {}
+
+
+async def test_proxies_that_live_and_take_sessions() -> None:
+    """By their newest heartbeat; one that drains, or said nothing for a while, isn't one of them."""
+    now = int(time.time() * 1000)
+    async with MemoryBus(partitions=1) as bus:
+        for node, draining, seq in (("a", False, 1), ("b", False, 1), ("b", True, 2)):
+            await bus.publish(Heartbeat(node_id=node, role="proxy", is_draining=draining, seq=seq, at=now))
+        await bus.publish(Heartbeat(node_id="w", role="worker", at=now))
+        assert [beat.node_id for beat in await live_proxies(bus)] == ["a"]
