@@ -12,7 +12,7 @@ APART  := deep or faults or all_wires
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test test-fast test-all-wires test-deep test-sdks conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
+.PHONY: help setup demo chaos test test-fast test-all-wires test-deep test-faults test-sdks docker-engine conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
