@@ -52,6 +52,7 @@ class Recorder:
         self.proxy_id = proxy_id
         self.incarnation = incarnation
         self.on_abort: Callable[[Lease, str], None] = lambda _lease, _reason: None
+        self.newest_attempt: Callable[[str], int] = lambda _session_id: 0
         self.is_draining = False
         self.counts: dict[str, int] = {}
         self._seal_drain_s = seal_drain_s
@@ -66,6 +67,11 @@ class Recorder:
         """Opens a lease; returns when `SessionOpened` is durable. Raises LeaseRefusalError."""
         if self.is_draining:
             raise LeaseRefusalError("this proxy is draining: open the lease at another one", status=503)
+        if (newest := self.newest_attempt(lease.session_id)) > lease.attempt:
+            # Its worker was thought dead, and doesn't know it yet.
+            raise LeaseRefusalError(
+                f"attempt {lease.attempt} of session {lease.session_id} was given up: {newest} runs"
+            )
         try:
             self.spool.check_room()
         except SpoolRefusalError as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from capture_proxy.authority import ensure_authority
 from capture_proxy.body_gate import set_gate
 from capture_proxy.engine_pool import EnginePool
 from capture_proxy.engines import Engine, make_engine
-from capture_proxy.leases import LeaseBook
+from capture_proxy.leases import LeaseBook, LeaseState
 from capture_proxy.lineage.book import Lineages
 from capture_proxy.lineage.rebuild import Rebuilder
 from capture_proxy.loop_lag import LoopLag
@@ -35,6 +36,8 @@ from capture_proxy.tap import Tap
 from schemas.records import Heartbeat, Held, Stage
 
 log = structlog.get_logger(__name__)
+
+_HAND_OVER_LOOK_S = 0.05
 
 
 class CaptureProxy:
@@ -56,7 +59,7 @@ class CaptureProxy:
         self._make = make
         self._fsync = fsync
         self._pulse = Pulse(bus, self._heartbeat_record, every_s=settings.heartbeat_s)
-        self._is_running = False
+        self._is_running = self._is_stopping = False
         self._authority_pem = ""
 
     async def start(self) -> None:
@@ -131,6 +134,7 @@ class CaptureProxy:
         set_gate(self._steps.gate)
         self.view = SessionsView(self._bus, self.recorder, self.engines, on_drain=self.drain)
         self.recorder.lineages.since_of = self.view.since_of
+        self.recorder.newest_attempt = self.view.attempt_of
         self.admin = Admin(self.recorder, settings.admin_key.get_secret_value(), health=self.health)
 
     async def _start_parts(self) -> None:
@@ -213,17 +217,27 @@ class CaptureProxy:
         }
 
     async def stop(self) -> None:
-        """No new leases or calls; running calls get the drain's time; every lease is sealed; the spool is relayed and closed."""
+        """No new leases; those that can move do; running calls get the drain's time; every lease is sealed; the spool is relayed."""
         if not self._is_running:
             return
         self._is_running = False
+        self._is_stopping = True
         self.drain()
+        await self._hand_over()
         leases = self.recorder.book.active()
         for lease in leases:
             self.recorder.begin_seal(lease, "proxy_stopped")
         for lease in leases:
             await lease.sealed.wait()
         await self._close()
+
+    async def _hand_over(self) -> None:
+        """Gives those who can a moment to open their leases elsewhere: they seal ours as they go."""
+        until = time.monotonic() + self.settings.handover_s
+        while any(lease.can_move and lease.state is LeaseState.OPEN for lease in self.recorder.book.active()):
+            if time.monotonic() > until:
+                return
+            await asyncio.sleep(_HAND_OVER_LOOK_S)
 
     async def _close(self) -> None:
         await self._pulse.stop()
@@ -253,7 +267,7 @@ class CaptureProxy:
             is_draining=self.recorder.is_draining,
             interval_s=self.settings.heartbeat_s,
             seq=seq,
-            details=self._forward_details(),
+            details=self._details(),
             at=now_ms(),
         )
 
@@ -262,6 +276,10 @@ class CaptureProxy:
         if not self.forward_address:
             return {}
         return {"forward": {"address": self.forward_address, "ca_pem": self._authority_pem}}
+
+    def _details(self) -> dict[str, Any]:
+        stopping = {"is_stopping": True} if self._is_stopping else {}
+        return {**self._forward_details(), **stopping}
 
     def _ports(self) -> dict[str, Any]:
         return {

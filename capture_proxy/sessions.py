@@ -58,6 +58,7 @@ class SessionsView:
         self._on_drain = on_drain
         self._versions: dict[str, int] = {}
         self._moved_at: dict[str, int] = {}
+        self._attempts: dict[str, int] = {}
         self.problems: dict[str, str] = {}
         """What keeps a view from going on: its name → why."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,6 +96,7 @@ class SessionsView:
         if state.state_version < self._versions.get(state.session_id, -1):
             return
         self._versions[state.session_id] = state.state_version
+        self._attempts[state.session_id] = state.attempt
         if state.stage is not Stage.ENDED:
             self._moved_at.setdefault(state.session_id, state.updated_at)
         else:
@@ -105,6 +107,10 @@ class SessionsView:
             if revokes(state, lease):
                 self._recorder.book.ended(lease.lease_id, f"session is {state.stage}")
                 self._recorder.begin_seal(lease, "lease_ended")
+
+    def attempt_of(self, session_id: str) -> int:
+        """The newest attempt of a session that was heard of; 0: none."""
+        return self._attempts.get(session_id, 0)
 
     def since_of(self, session_id: str) -> int | None:
         """A time (UTC epoch ms) before a session's first call, as far as its states tell; None: unknown.
@@ -136,5 +142,6 @@ class SessionsView:
     def _forget(self, session_id: str) -> None:
         self._versions.pop(session_id, None)
         self._moved_at.pop(session_id, None)
+        self._attempts.pop(session_id, None)
         for lease in self._recorder.book.of_session(session_id):
             self._recorder.begin_seal(lease, "lease_ended")

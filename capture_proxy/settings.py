@@ -91,6 +91,8 @@ class ProxySettings(BaseModel):
     """So long a seal waits for running calls before it aborts them."""
     seal_delivery_s: float = Field(default=5.0, ge=0)
     """So long a seal waits, after that, for the last delivery facts."""
+    handover_s: float = Field(default=5.0, ge=0)
+    """So long a stopping proxy keeps the leases open whose workers can move them to another one."""
     stop_relay_s: float = Field(default=10.0, ge=0)
     """So long a stopping proxy goes on relaying; the rest stays in the spool for the next one."""
     lineage_max_bytes: int = Field(default=1 << 30, gt=0)

@@ -51,6 +51,8 @@ class FakeProxy:
     data_address: str = "http://127.0.0.1:9"
     last_call: dict[str, Any] | None = None
     """How the last model call ended, as the proxy tells it."""
+    is_frozen: bool = False
+    """It takes connections and answers nothing, as a stopped process."""
 
     async def open(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {ADMIN_KEY}":
@@ -81,9 +83,16 @@ class FakeProxy:
     async def health(self, _request: web.Request) -> web.Response:
         return web.json_response({"is_healthy": True, "incarnation": self.incarnation})
 
+    @web.middleware
+    async def _freeze(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        while self.is_frozen:
+            await asyncio.sleep(0.05)
+        response: web.StreamResponse = await handler(request)
+        return response
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[FakeProxy]:
-        app = web.Application()
+        app = web.Application(middlewares=[self._freeze])
         app.add_routes(
             [
                 web.post("/leases/open", self.open),
