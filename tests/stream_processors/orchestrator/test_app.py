@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bus.memory import MemoryBus
 from schemas import ids
 from schemas.records import (
+    BatchConsumed,
     Control,
     ControlAction,
     GroupEvent,
@@ -17,6 +19,7 @@ from schemas.records import (
     SessionEvent,
     Stage,
     TaskRequest,
+    TrainerRegistered,
 )
 from schemas.records import SessionEventType as Fact
 from stream_processors.orchestrator.app import Orchestrator
@@ -228,3 +231,56 @@ async def test_a_session_that_goes_on_is_not_forgotten(memory_bus: MemoryBus) ->
         await driven.catch_up()
     assert driven.tables["sessions"]
     assert not any(d.is_tombstone for d in memory_bus.records("rollout.state"))
+
+
+async def test_admission_waits_for_a_registered_trainer(memory_bus: MemoryBus) -> None:
+    """One group may be ahead of it; the second is admitted when the first is consumed. All of it is read from the log."""
+    driven = Driven(memory_bus, lambda bus: Orchestrator(bus, ProcessorSettings(tick_s=0.01, max_lag_groups=1)))
+    now = time.time_ns() // 1_000_000
+    await memory_bus.publish(TrainerRegistered(trainer_id="tr", start="earliest", at=now))
+    for name in ("a", "b"):
+        await memory_bus.publish(TaskRequest(task_id=name, spec=TASK, submitted_at=now))
+    await driven.catch_up()
+    orchestrator = driven.processor
+    assert isinstance(orchestrator, Orchestrator)
+
+    def admitted() -> list[str]:
+        events = [d.decode() for d in memory_bus.records("rollout.groups")]
+        return [e.group_id for e in events if isinstance(e, GroupEvent) and e.type is GroupEventType.ADMITTED]
+
+    async with in_the_background(orchestrator):
+        async with asyncio.timeout(10):
+            while not orchestrator.views.ledger.admitted:
+                await driven.catch_up()
+                await asyncio.sleep(0.01)
+        trainer = orchestrator.views.ledger.trainers["tr"]
+        assert orchestrator.views.ledger.lag(trainer) == 1
+        assert not [f for f in orchestrator.due() if isinstance(f, GroupEvent)]
+        (first,) = admitted()
+        await memory_bus.publish(BatchConsumed(trainer_id="tr", step=1, groups=[first]))
+        async with asyncio.timeout(10):
+            while len(set(admitted())) < 2:
+                await driven.catch_up()
+                await asyncio.sleep(0.01)
+
+
+async def test_a_pause_is_known_before_anything_is_given_away(memory_bus: MemoryBus) -> None:
+    """A restarted orchestrator reads the controls from their beginning: the session stays where it is until `resume`."""
+    await memory_bus.publish(Control(control_id="1", target="*", target_kind="fleet", action=ControlAction.PAUSE))
+    driven = Driven(memory_bus, lambda bus: Orchestrator(bus, ProcessorSettings(tick_s=0.01)))
+    await memory_bus.publish(registered())
+    await driven.catch_up()
+    orchestrator = driven.processor
+    assert isinstance(orchestrator, Orchestrator)
+    await memory_bus.publish(Heartbeat(node_id="w", role="worker", incarnation="i", free_init=1))
+    async with in_the_background(orchestrator):
+        async with asyncio.timeout(10):
+            while not (orchestrator.views.are_whole and orchestrator.fleet.nodes):
+                await asyncio.sleep(0.01)
+        assert orchestrator.due() == []
+        await memory_bus.publish(Control(control_id="2", target="*", target_kind="fleet", action=ControlAction.RESUME))
+        async with asyncio.timeout(10):
+            while len(memory_bus.records("rollout.sessions")) < 2:
+                await asyncio.sleep(0.01)
+    (event,) = [e for d in memory_bus.records("rollout.sessions")[1:] if isinstance(e := d.decode(), SessionEvent)]
+    assert event.type is Fact.INIT_ASSIGNED
