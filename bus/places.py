@@ -43,6 +43,7 @@ class PlaceReader:
         except TimeoutError as late:
             raise BusUnavailableError(f"{topic}[{partition}] wasn't read within {self._deadline_s:.0f} s") from late
         except (KafkaError, ConsumerStoppedError) as error:
+            await self.close()  # the next read begins with a new one
             raise BusUnavailableError(f"reading {topic}[{partition}] failed: {error!r}") from error
 
     async def close(self) -> None:

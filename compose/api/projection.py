@@ -199,6 +199,8 @@ class Projection:
             task.num_samples = task.num_samples or spec.group_size
             task.submitted_at = task.submitted_at or fact.at
             self._note_callback(task, fact.task)
+            if not task.digest and isinstance(fact.task, dict):
+                task.digest = digest_of(fact.task)  # the command itself may have expired
 
     def note_fact(self, session_id: str, partition: int, offset: int) -> bool:
         """Note that a fact of a known session stands there; False when the session isn't known."""
@@ -229,6 +231,9 @@ class Projection:
         if row is None:
             return None
         known = row.result
+        group = self.tasks[row.task_id].groups.get(row.group_id)
+        if known is None and group is not None:
+            group.scored += 1
         if known is None or known.revision < head.revision:
             first = offset if known is None else known.first_offset
             row.result = Result(partition, offset, first, head.revision, head.status, head.reward)

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, Final
 
 from compose.api.rows import GroupRow, SessionRow, TaskRow
-from schemas.records import CallbackState, Heartbeat, SessionEvent, Stage
+from schemas.records import CallbackState, Heartbeat, SessionEvent
 
 BEATS_MISSED: Final = 15
 """A node whose last heartbeat is older than so many of its intervals is told to be gone."""
@@ -23,7 +23,7 @@ def session_json(row: SessionRow) -> dict[str, Any]:
         "index": row.index,
         "policy_id": row.policy_id,
         "harness": row.harness,
-        "stage": str(Stage.ENDED if result is not None else row.stage),
+        "stage": str(row.stage_now),
         "status": str(row.status) if result is None else result.status,
         "boundary": row.boundary,
         "error": row.error,

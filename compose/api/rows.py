@@ -51,7 +51,12 @@ class SessionRow:
     @property
     def is_ended(self) -> bool:
         """Whether its terminal fact is in."""
-        return self.stage is Stage.ENDED or self.result is not None
+        return self.stage_now is Stage.ENDED
+
+    @property
+    def stage_now(self) -> Stage:
+        """Its stage; a result may be read before the state that it follows from."""
+        return self.stage if self.result is None else Stage.ENDED
 
 
 @dataclass(slots=True)
@@ -66,11 +71,13 @@ class GroupRow:
     for_trainer: str = ""
     generation: int = 0
     sessions: dict[str, SessionRow] = field(default_factory=dict)
+    scored: int = 0
+    """Sessions that have (had) their result; counted, since large groups are asked often."""
 
     @property
     def is_scored(self) -> bool:
         """Whether each of its sessions has its result."""
-        return bool(self.size) and sum(s.result is not None for s in self.sessions.values()) >= self.size
+        return bool(self.size) and self.scored >= self.size
 
 
 @dataclass(slots=True)
@@ -114,4 +121,4 @@ class TaskRow:
 
     def stages(self) -> dict[str, int]:
         """How many sessions stand in each stage."""
-        return dict(Counter(str(Stage.ENDED if s.result else s.stage) for s in self.sessions()))
+        return dict(Counter(str(s.stage_now) for s in self.sessions()))

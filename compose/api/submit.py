@@ -59,7 +59,18 @@ class Submissions:
         Raises ApiError: 422 for what no worker could run, 409 for an id that means something else, 503 when Kafka doesn't
         answer (the same submission may then be sent again).
         """
-        places = where or [""] * len(specs)
+        # In a thread: thousands of tasks take a while to check.
+        requests, digests = await asyncio.to_thread(self._checked, specs, where or [""] * len(specs))
+        for task_id, digest in digests.items():
+            self._compare(task_id, digest)
+        new = {r.task_id: r for r in requests if self._views.rows.known_digest(r.task_id) is None}
+        await self._publish(list(new.values()))
+        for task_id, digest in digests.items():
+            self._compare(task_id, digest)  # two submissions may have met: the log's first one counts
+        return [self._as_stands(request) for request in requests]
+
+    def _checked(self, specs: Sequence[TaskSpec], places: Sequence[str]) -> tuple[list[TaskRequest], dict[str, str]]:
+        """The commands, and the digest of each task id's specification."""
         requests = [request_of(spec) for spec in specs]
         digests: dict[str, str] = {}
         for spec, request, place in zip(specs, requests, places, strict=True):
@@ -67,12 +78,7 @@ class Submissions:
             digest = digest_of(request.spec)
             if digests.setdefault(request.task_id, digest) != digest:
                 raise ApiError(422, f"{place}task_id: {request.task_id!r} stands here twice, for different tasks")
-            self._compare(request.task_id, digest)
-        new = {r.task_id: r for r in requests if self._views.rows.known_digest(r.task_id) is None}
-        await self._publish(list(new.values()))
-        for task_id, digest in digests.items():
-            self._compare(task_id, digest)  # two submissions may have met: the log's first one counts
-        return [self._as_stands(request) for request in requests]
+        return requests, digests
 
     def _check(self, spec: TaskSpec, place: str) -> None:
         try:

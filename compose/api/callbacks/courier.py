@@ -98,9 +98,11 @@ class Courier:
         if task.callback_body == "summary":
             yield self._callback(task, group, SESSION, head.session_id, delivery)
         # Decided by offsets alone, so that a record that comes again causes the same.
+        if not group.is_scored:
+            return
         firsts = [s.result.first_offset for s in group.sessions.values() if s.result is not None]
         done = [offset for offset in firsts if offset <= delivery.offset]
-        if group.size and len(done) >= group.size and max(done) == delivery.offset:
+        if len(done) >= group.size and max(done) == delivery.offset:
             yield self._callback(task, group, TASK, "", delivery)
 
     def _callback(self, task: TaskRow, group: GroupRow, kind: str, session_id: str, delivery: Delivery) -> Callback:

@@ -38,9 +38,8 @@ async def sessions(
         rows = islice(dropwhile(lambda row: row.session_id != after, rows), 1, None)
     found = []
     for row in rows:
-        shown = session_json(row)
-        if stage is None or shown["stage"] == stage:
-            found.append(shown)
+        if stage is None or row.stage_now == stage:
+            found.append(session_json(row))
         if len(found) > limit:
             break
     page = found[:limit]

@@ -59,7 +59,13 @@ async def submit(task: SubmittedTask, context: Ready) -> ApiResponse:
 async def submit_batch(request: Request, context: Ready) -> ApiResponse:
     """Submit many tasks, as a JSON list or one JSON object a line. Nothing is submitted unless every task is valid."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await request.body()
+    specs, places = await asyncio.to_thread(_batch, kind, await request.body())
+    requests = await context.submissions.submit(specs, places)
+    return ApiResponse({"tasks": [accepted(r) for r in requests]}, 202)
+
+
+def _batch(kind: str, body: bytes) -> tuple[list[SubmittedTask], list[str]]:
+    """The tasks of a batch, and the place of each one for errors."""
     if kind == "application/json":
         entries = _parse(body, "")
         if not isinstance(entries, list):
@@ -73,9 +79,7 @@ async def submit_batch(request: Request, context: Ready) -> ApiResponse:
         raise ApiError(415, f"a body of type {kind!r}", hint=f"send application/json or {JSON_LINES}")
     if not 1 <= len(entries) <= MOST_TASKS:
         raise ApiError(422, f"{len(entries)} tasks in one batch", hint=f"send 1 to {MOST_TASKS}")
-    specs = [_task(entry, place) for entry, place in zip(entries, places, strict=True)]
-    requests = await context.submissions.submit(specs, places)
-    return ApiResponse({"tasks": [accepted(r) for r in requests]}, 202)
+    return [_task(entry, place) for entry, place in zip(entries, places, strict=True)], places
 
 
 def _parse(text: bytes, place: str) -> Any:
