@@ -216,7 +216,10 @@ async def _archive(settings: StackSettings) -> None:
 
 
 async def _api(settings: StackSettings) -> None:
-    from compose.api.service import run as run_api
+    try:
+        from compose.api.service import run as run_api
+    except ModuleNotFoundError as missing:
+        raise usage(f"the HTTP API needs {missing.name}", hint="pip install 'polynya[api]'") from missing
     from compose.api.settings import ApiSettings
 
     await run_api(
