@@ -112,6 +112,15 @@ async def output_is_bounded(bench: Bench) -> None:
 
 
 @check
+async def closed_streams(bench: Bench) -> None:
+    """A program that closes its output itself runs on to its own end."""
+    async with bench.runtime() as place:
+        result = await sh(place, "exec >&- 2>&-; sleep 1; touch done; exit 7")
+        same((result.exit_code, result.timed_out), (7, False), "ended")
+        same(await place.download("done"), b"", "what it did after that")
+
+
+@check
 async def time_out_kills(bench: Bench) -> None:
     """At the time-out a program dies although it ignores SIGTERM, with its children; its output until then is kept."""
     async with bench.runtime() as place:

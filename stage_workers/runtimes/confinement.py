@@ -29,6 +29,7 @@ async def process_limit(bench: Bench) -> None:
         script = "n=0; while [ $n -lt 400 ]; do sleep 30 & n=$((n+1)); done; echo all"
         result = await sh(place, script)
         holds(b"all" not in result.stdout, "400 processes were started, with a limit of 200")
+        holds((await sh(place, "true")).succeeded, "nothing runs any more after a program met the limit")
 
 
 @check

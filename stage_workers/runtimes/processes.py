@@ -133,6 +133,14 @@ def pid_space_of(pid: int) -> str:
         return ""
 
 
+def is_in_container(pid: int, container_id: str) -> bool:
+    """Whether what /proc shows under this number is a process of that container, and not of another machine's or another view."""
+    try:
+        return container_id in (_PROC / str(pid) / "cgroup").read_text("utf-8", "replace")
+    except OSError:
+        return False
+
+
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     """Sends a signal to each; those that are gone don't matter."""
     for pid in pids:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from stage_workers.output import HeadAndTail
 from stage_workers.runtimes.base import ExecResult, OnOutput, RuntimeFault, Stream
 from stage_workers.runtimes.docker import sweep
 from stage_workers.runtimes.docker.engine import Engine
+from stage_workers.runtimes.processes import is_in_container, pid_space_of, process_table
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +26,7 @@ _SWEEP_S = 30.0
 _DRAIN_S = 10.0
 _POLL_S = 2.0
 _PAUSE_S = 0.05
+_ROUNDS = 50
 
 
 class Call(Protocol):
@@ -97,7 +101,7 @@ class ContainerPrograms:
         self, exec_id: str, mark: str, stdin: bytes | None, take: OnOutput, timeout_s: float
     ) -> tuple[int, bool]:
         streams = await self._engine.streams()
-        timed_out = False
+        has_ended = timed_out = False
         reading: asyncio.Task[None] | None = None
         feeding: asyncio.Task[None] | None = None
         try:
@@ -108,10 +112,11 @@ class ContainerPrograms:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._ended(exec_id, reading)
+                has_ended = True
             except TimeoutError:
                 timed_out = True
             finally:
-                await asyncio.shield(asyncio.ensure_future(self._sweep(exec_id, mark, is_running=not reading.done())))
+                await asyncio.shield(asyncio.ensure_future(self._sweep(exec_id, mark, is_running=not has_ended)))
             await asyncio.wait({reading}, timeout=_DRAIN_S)
             return await self._exit_code(exec_id), timed_out
         finally:
@@ -122,10 +127,18 @@ class ContainerPrograms:
             await streams.close()
 
     async def _ended(self, exec_id: str, reading: asyncio.Task[None]) -> None:
-        """Returns when the program has ended: its streams did, or the engine says so (a child may hold them open)."""
-        while not (await asyncio.wait({reading}, timeout=_POLL_S))[0]:
+        """Returns when the engine says that the program has ended.
+
+        It is asked when the streams have (the program may have closed them itself), and now and then before (a child may hold them).
+        """
+        pause_s = _PAUSE_S
+        while True:
+            await asyncio.wait({reading}, timeout=_POLL_S)
             if not (await self._inspect(exec_id))["Running"]:
                 return
+            if reading.done():
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _POLL_S)
 
     async def _inspect(self, exec_id: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._call(
@@ -160,11 +173,41 @@ class ContainerPrograms:
             with contextlib.suppress(RuntimeFault):
                 await self._call("the container can't be killed", lambda client, it: client.kill(it))
 
-    async def _signal(self, signal: str, mark: str) -> None:
+    async def _signal(self, name: str, mark: str) -> None:
         # With another program beside it only what bears the mark is ours; alone, everything is.
         async with self._starting:
             script = sweep.KILL_MARKED if self._execs - {mark} else sweep.KILL_ALL
-            made = await self._create(["/bin/sh", "-c", script, "sh", signal, mark], {}, has_stdin=False)
+            made = await self._create(["/bin/sh", "-c", script, "sh", name, mark], {}, has_stdin=False)
             await self._call(
                 "what a program left can't be killed", lambda client, _it: client.exec_start(made), deadline_s=_SWEEP_S
             )
+            # 1: there was nobody to signal. Anything else: not even this could be started, as at the limit of processes.
+            if (await self._inspect(made))["ExitCode"] not in {0, 1}:
+                await self._call("what a program left can't be killed", kill_from_here)
+
+
+def kill_from_here(client: Any, container: str) -> None:
+    """Kills every process of a container but its first, as processes of this machine. Blocks.
+
+    Raises:
+        RuntimeFault: they can't be seen or may not be killed from here.
+    """
+    first = int(client.inspect_container(container)["State"]["Pid"])
+    if not is_in_container(first, container):
+        raise RuntimeFault("the container's processes aren't in sight")
+    for _round in range(_ROUNDS):
+        space = pid_space_of(first)
+        found = [pid for pid in process_table() if pid != first and space and pid_space_of(pid) == space]
+        if not found:
+            return
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            except PermissionError as error:
+                raise RuntimeFault("the container's processes may not be killed from here") from error
+        if len(found) == 1:
+            # The first one's own child, which it starts again.
+            return
+        time.sleep(_PAUSE_S)

@@ -28,6 +28,7 @@ from stage_workers.runtimes.docker.options import (
 from stage_workers.runtimes.docker.orphans import remove
 from stage_workers.runtimes.docker.programs import ContainerPrograms
 from stage_workers.runtimes.network import NetworkSpace
+from stage_workers.runtimes.processes import is_in_container
 
 log = structlog.get_logger(__name__)
 
@@ -148,6 +149,8 @@ class DockerRuntime:
         if not pid:
             raise RuntimeFault("the container isn't running any more: nothing can listen in it")
         try:
+            if not is_in_container(pid, self._container):
+                raise RuntimeFault("the container's first process isn't in sight")
             space = NetworkSpace.of(pid)
         except RuntimeFault:
             # An ordinary user who may use the engine: let the engine do it.
