@@ -29,7 +29,7 @@ MEASUREMENTS = {
     "assembler": 150.0,
     "bus_bytes": 300.0,
     "memory": 100.0,
-    "staging": 150.0,
+    "staging": 300.0,
 }
 """Each measurement's module and the seconds that it may take."""
 

@@ -292,9 +292,19 @@ async def measure(bench: Bench) -> list[Metric]:
         bench.say(
             f"staging, seed {seed}: run slots busy {one.staged:.1%} staged, {one.unstaged:.1%} unstaged, {one.ideal:.1%} ideal"
         )
+    metrics: list[Metric] = []
+    if not bench.quick:
+        from tests.bench.staging_live import FASTER, live_share
+
+        share, simulated = await live_share(bench.work_dir / "worker", 24, seed=1)
+        bench.say(f"staging, a real worker at {FASTER} x: run slots busy {share:.1%}, {simulated:.1%} as simulated")
+        metrics.append(
+            compared(f"staging: run slots busy, a real worker at {FASTER} x", 100 * share, "%", 100 * simulated)
+        )
     worst = min(found, key=lambda one: one.staged / one.ideal)
     return [
         compared("staging: run slots busy, staged", 100 * worst.staged, "%", 100 * worst.ideal),
         compared("staging: run slots busy, unstaged", 100 * worst.unstaged, "%", 100 * worst.ideal),
         plain("staging: share of the ideal schedule (target 95)", 100 * worst.staged / worst.ideal, "%"),
+        *metrics,
     ]
