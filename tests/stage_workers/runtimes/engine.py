@@ -188,6 +188,10 @@ def _tidy(place: Path) -> None:
     for mount in sorted(mounts, reverse=True):
         subprocess.run(["umount", "-l", mount], check=False, timeout=20)
     shutil.rmtree(place, ignore_errors=True)
+    for group in Path("/sys/fs/cgroup").glob("*/docker"):
+        # Of an engine with containers it isn't empty, and stays.
+        with contextlib.suppress(OSError):
+            group.rmdir()
 
 
 def _processes(place: str) -> list[int]:
