@@ -234,6 +234,7 @@ async def _api(settings: StackSettings) -> None:
             callback_hosts=tuple(filter(None, map(str.strip, settings.api_callback_hosts.split(",")))),
         ),
         bus_for(settings, "api"),
+        _stop_on_signals(),
         on_ready=lambda url: say_ready(settings, "api", {"url": url}),
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import structlog
@@ -55,9 +57,13 @@ def url_of(settings: ApiSettings, sock: socket.socket) -> str:
 
 
 async def run(
-    settings: ApiSettings, bus_settings: BusSettings, *, on_ready: Callable[[str], None] = lambda _: None
+    settings: ApiSettings,
+    bus_settings: BusSettings,
+    stop: asyncio.Event,
+    *,
+    on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `on_ready` gets the URL once requests are taken (reads then wait for the log)."""
+    """Serve until `stop`; `on_ready` gets the URL once requests are taken (reads then wait for the log)."""
     sock = listen(settings)
     url = url_of(settings, sock)
     try:
@@ -73,14 +79,27 @@ async def run(
             )
             server = _Server(config, lambda: on_ready(url))
             _log.info("api.started", url=url)
-            await server.serve(sockets=[sock])
+            stopping = asyncio.create_task(_end(server, stop))
+            try:
+                await server.serve(sockets=[sock])
+            finally:
+                stopping.cancel()
             _log.info("api.stopped", url=url)
     finally:
         sock.close()
 
 
+async def _end(server: uvicorn.Server, stop: asyncio.Event) -> None:
+    await stop.wait()
+    server.should_exit = True
+
+
 class _Server(uvicorn.Server):
-    """Tells when it takes requests."""
+    """Tells when it takes requests, and leaves signals to whoever runs it."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:
+        """None: uvicorn would raise the signal again, and end this process before the bus is closed."""
+        return nullcontext()
 
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)

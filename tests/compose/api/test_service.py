@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
+import httpx
 import pytest
 
+from bus import BusSettings
+from compose.api import service
 from compose.api.service import listen, url_of
-from tests.compose.api.conftest import settings
+from tests.compose.api.conftest import AUTH, settings
 
 
 def test_a_restarted_api_has_its_address_again(tmp_path) -> None:
@@ -34,3 +38,18 @@ def test_a_port_that_is_set_is_taken_or_nothing() -> None:
         taken.listen()
         with pytest.raises(OSError, match=r"[Aa]ddress"):
             listen(settings(port=taken.getsockname()[1]))
+
+
+async def test_the_server_takes_requests_when_it_says_so_and_ends_when_asked(monkeypatch, memory_bus) -> None:
+    """Ready means that a request is answered; after `stop` the socket is closed and the views have stopped."""
+    monkeypatch.setattr(service, "connect", lambda _: memory_bus)
+    stop, urls = asyncio.Event(), asyncio.Queue[str]()
+    running = asyncio.create_task(service.run(settings(), BusSettings(), stop, on_ready=urls.put_nowait))
+    async with asyncio.timeout(20):
+        url = await urls.get()
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"{url}/api/nodes", headers=AUTH)).json() == {"nodes": []}
+            stop.set()
+            await running
+            with pytest.raises(httpx.ConnectError):
+                await client.get(f"{url}/api/health")
