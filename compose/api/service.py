@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -97,9 +97,10 @@ async def _end(server: uvicorn.Server, stop: asyncio.Event) -> None:
 class _Server(uvicorn.Server):
     """Tells when it takes requests, and leaves signals to whoever runs it."""
 
-    def capture_signals(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
         """None: uvicorn would raise the signal again, and end this process before the bus is closed."""
-        return nullcontext()
+        yield
 
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
