@@ -27,6 +27,9 @@ _TIMEOUT_S: Final = 60.0
 _PATIENCE_S: Final = (0.1, 0.5, 1.5)
 """A blob is written before its record; a shared file system may still show it a moment later on another machine."""
 
+_LISTING: Final = ("s3://", "s3a://")
+"""Stores whose client remembers what it listed."""
+
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -132,9 +135,9 @@ class _Base(ABC):
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 return await asyncio.to_thread(function, *arguments)
-        except FileNotFoundError:
+        except (FileNotFoundError, BlobCorruptError):
             raise
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # the store's boundary: each kind of file system fails in its own words
             raise BlobStoreUnavailableError(f"blob store {self._url('')}: {error!r}") from error
 
     def _read_verified(self, key: str) -> bytes:
@@ -225,7 +228,13 @@ class RemoteBlobStore(_Base):
 
     def __init__(self, url: str) -> None:
         self._base = url.rstrip("/")
-        self._files, self._root = fsspec.core.url_to_fs(self._base)
+        # What an object store listed a while ago must not stand for what is there now: others put and remove.
+        options = {"use_listings_cache": False} if url.startswith(_LISTING) else {}
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(self._base, **options)
+        except ImportError as error:
+            hint = " (pip install 'polynya[s3]')" if url.startswith("s3") else ""
+            raise ValueError(f"blob_url {url!r} needs a package that isn't installed: {error}{hint}") from error
 
     def _url(self, key: str) -> str:
         return f"{self._base}/{key}"
@@ -240,8 +249,11 @@ class RemoteBlobStore(_Base):
         except FileNotFoundError:
             known_at = None
         if known_at is None or known_at < (time.time() - _RENEWED_AFTER_S) * 1000:
-            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._files.pipe_file(path, data)
+            try:
+                self._files.pipe_file(path, data)
+            except FileNotFoundError:  # a file system with folders, or a bucket that is to be made
+                self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self._files.pipe_file(path, data)
         return self._url(key)
 
     def _entries(self) -> list[BlobEntry]:

@@ -198,6 +198,8 @@ async def _worker(settings: StackSettings) -> None:
             run_slots=settings.run_slots,
             postrun_slots=settings.postrun_slots,
             artifact_retention_s=settings.artifact_retention_s,
+            probe_deadline_s=settings.probe_deadline_s,
+            hold_s=settings.hold_s,
             heartbeat_s=settings.heartbeat_s,
         ),
         bus_for(settings, settings.part_name or "worker"),

@@ -89,6 +89,10 @@ class StackSettings(BaseSettings):
     postrun_slots: int = Field(default=4, ge=1)
     heartbeat_s: float = Field(default=1.0, gt=0)
     lease_ttl_s: float = Field(default=15.0, gt=0)
+    probe_deadline_s: float = Field(
+        default=6.0, gt=0, description="a proxy that answers no look for so long is frozen: its sessions move"
+    )
+    hold_s: float = Field(default=300.0, gt=0, description="how long a harness is held while there is no proxy")
     seal_grace_s: float = Field(default=20.0, gt=0)
     max_lag_groups: int = Field(
         default=256, ge=1, description="groups admitted ahead of a registered trainer that names no limit of its own"

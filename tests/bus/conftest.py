@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -87,3 +87,29 @@ def event() -> Callable[..., SessionEvent]:
         return SessionEvent(session_id=session_id, type="ready", error=kind)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """A server that speaks S3, over HTTP on the loopback: its URL."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_url(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """That server as this process finds it, by the variables that every S3 client reads."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of-the-test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()  # it remembers the addresses of an earlier test
+    return s3_server

@@ -25,11 +25,14 @@ def _impatient(monkeypatch):
     monkeypatch.setattr("bus.blobs._PATIENCE_S", ())
 
 
-@pytest.fixture(params=["file", "fsspec", "memory"])
+@pytest.fixture(params=["file", "fsspec", "s3", "memory"])
 def store(request, tmp_path):
     """Each kind of store."""
     if request.param == "file":
         return open_store(tmp_path.as_uri())
+    if request.param == "s3":
+        request.getfixturevalue("s3_url")
+        return open_store(f"s3://blobs/{tmp_path.name}")
     return open_store(f"memory://{tmp_path.name}") if request.param == "fsspec" else MemoryBlobStore()
 
 
@@ -95,6 +98,30 @@ async def test_a_store_that_fails_is_retriable(tmp_path):
     (tmp_path / "blobs").write_text("a file where the folder should be")
     with pytest.raises(BlobStoreUnavailableError) as failed:
         await LocalBlobStore(tmp_path / "blobs").put("s-1", DATA)
+    assert failed.value.is_retriable
+
+
+async def test_blobs_of_an_object_store_are_listed_and_removed(s3_url, tmp_path):
+    """What is in a bucket now counts, whatever was listed before: others put and remove, too."""
+    del s3_url
+    one, other = (open_store(f"s3://retention/{tmp_path.name}") for _ in range(2))
+    assert await one.entries() == []
+    url = await other.put("s-1", DATA)
+    (entry,) = await one.entries()
+    assert (entry.key, entry.size_bytes) == (blob_key("s-1", DATA), len(DATA))
+    assert not await one.remove(entry.key, unless_after=0)
+    assert await other.remove(entry.key, unless_after=1 << 60)
+    assert await one.put("s-1", DATA) == url  # removed elsewhere, so it is written again
+    assert await other.get(url) == DATA
+
+
+async def test_an_object_store_that_is_away_is_retriable(s3_url, monkeypatch, unused_tcp_port):
+    """Nobody listens there: no fault of the record, whatever words the client has for it."""
+    del s3_url
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_tcp_port}")
+    store = open_store("s3://away/blobs")
+    with pytest.raises(BlobStoreUnavailableError, match="s3://away/blobs") as failed:
+        await store.put("s-1", DATA)
     assert failed.value.is_retriable
 
 
