@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from compose.cli.console import async_command, out, print_json
+from compose.cli.console import async_command, err, out, print_json
+from compose.environment import slips
 from compose.errors import CommandError, ExitCode, dependency_down, usage
 from compose.runtime_info import StackInfo, is_alive, load_info, log_file, running_info
 from compose.settings import StackSettings, load
@@ -79,6 +80,8 @@ def up(
             hint="polynya down" + (f" --state-dir {state_dir}" if state_dir else ""),
         )
     check_ports(settings)
+    for variable, meant in slips(os.environ).items():
+        err.print(f"{variable} is no setting and does nothing; did you mean {meant}?", markup=False)
     if detach:
         start_detached(settings, report=lambda line: out.print(line, markup=False))
         out.print("stop it with: polynya down")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from compose.cli import main
+from compose.cli import main, running
 from compose.cli.running import check_ports
 from compose.errors import CommandError, ExitCode
 from compose.settings import load
@@ -39,3 +39,14 @@ def test_ports_that_nobody_listens_on_are_fine(monkeypatch: pytest.MonkeyPatch) 
         free.close()
         monkeypatch.setenv("POLYNYA_PROXY_PORT", str(other))
         check_ports(load(forward=False, forward_port=port, engine="http://gpu:1", engine_port=port))
+
+
+def test_a_slip_in_the_environment_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stack comes up all the same: the variable may be somebody else's."""
+    monkeypatch.setenv("POLYNYA_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("POLYNYA_PROXI_PORT", "8080")
+    monkeypatch.setattr(running, "start_detached", lambda *_, **__: None)
+    said: list[str] = []
+    monkeypatch.setattr(running.err, "print", lambda line, **_: said.append(line))
+    assert CliRunner().invoke(main.app, ["up", "--detach"]).exit_code == 0
+    assert said == ["POLYNYA_PROXI_PORT is no setting and does nothing; did you mean POLYNYA_PROXY_PORT?"]
