@@ -111,6 +111,29 @@ async def test_graded_again_by_its_trajectory(solved: Solved) -> None:
     assert scored.rewards[0].provenance == "regrade"
 
 
+async def test_graded_by_its_trajectory_at_once(solved: Solved) -> None:
+    """An evaluator that needs the trajectory waits for it in POSTRUN; its rewards stand on the traces of revision 1."""
+    evaluator = {"name": "trajectory", "options": {"function": "tests.stage_workers.evaluators.grading:named"}}
+    solved.stack.submit(solved.stack.agent_task("turns=1", task_id="by-trajectory", evaluator=evaluator), wait=True)
+    (scored,) = await solved.stack.results("by-trajectory")
+    assert (scored.revision, scored.reward, scored.error) == (1, 1.0, "")
+    by_name = {reward.name: reward.trace_rewards for reward in scored.rewards}
+    assert by_name == {"reward": None, "per_trace": [0.5]}
+
+
+def test_an_evaluation_of_the_two(solved: Solved, tmp_path: Path) -> None:
+    """`polynya eval` runs right and wrong at the engine's one version: pass@1 is a half, in a report that `compare` reads."""
+    tasks = json.dumps([TASKS["right"], TASKS["wrong"]])
+    path = tmp_path / "report.json"
+    told = json.loads(solved.stack.cli("eval", "-", "--strict", "--out", str(path), "--json", stdin=tasks).stdout)
+    numbers = told["summary"]["pi"]
+    assert (numbers["attempted"], numbers["accepted"], numbers["pass_at"]["1"]["value"]) == (2, 1, 0.5)
+    assert numbers["repositories"]["tests/shapes"]["attempted"] == 2
+    assert (told["strangers"], told["missing"], list(told["versions"])) == ([], 0, ["default"])
+    said = solved.stack.cli("eval", "compare", str(path), str(path)).stdout
+    assert "within noise" in said
+
+
 def test_a_sweep_takes_nothing_that_is_referred_to(solved: Solved) -> None:
     """All blobs of a stack that runs are young or named by its log."""
     report = json.loads(solved.stack.cli("blobs", "prune", "--older-than", "1s", "--json").stdout)
