@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,32 @@ async def reap(state_dir: Path, worker_id: str) -> int:
     found += await reap_containers(owner) + await reap_instances(owner)
     await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
     return found
+
+
+async def sweep(state_dir: Path, owner: str, incarnation: str, is_held: Callable[[str], bool]) -> int:
+    """Ends what this incarnation runs for no session that it holds (by its runtime's name); returns how much it found.
+
+    That is what a teardown left that failed: an engine was away, a process was stuck.
+    """
+    found = 0
+    for name, path in await asyncio.to_thread(_entries, runtimes_dir(state_dir).resolve()):
+        if is_held(name):
+            continue
+        found += 1
+        marker = f"{MARKER_VARIABLE}={owner}/{incarnation}/{name}".encode()
+        left = await kill_family(Family(marker=marker, directory=path))
+        log.warning("orphan.swept", runtime=name, left=left)
+        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+    return found + await reap_containers(
+        owner, is_alive=lambda orphan: orphan.incarnation == incarnation and is_held(orphan.runtime)
+    )
+
+
+def _entries(place: Path) -> list[tuple[str, str]]:
+    try:
+        return [(entry.name, entry.path) for entry in os.scandir(place)]
+    except OSError:
+        return []
 
 
 def prune_logs(logs: Path, keep: int) -> int:

@@ -26,7 +26,7 @@ from stage_workers.heartbeat import HeartbeatLoop
 from stage_workers.kit import Installer, Kit, logs_dir, now_ms
 from stage_workers.model_socket.exchange import Budget
 from stage_workers.proxies import ProxyView
-from stage_workers.reaper import owner_of, prune_logs, reap, runtimes_dir, state_lock
+from stage_workers.reaper import owner_of, prune_logs, reap, runtimes_dir, state_lock, sweep
 from stage_workers.runtimes.factory import Runtimes
 from stage_workers.runtimes.network import NetworkSpace
 from stage_workers.sessions import Holdings
@@ -38,7 +38,6 @@ log = structlog.get_logger(__name__)
 # Proxies that beat within this time before our start are seen at once, without waiting for their next beat.
 _NODES_BACK_MS = 120_000
 _RETRY_S = 1.0
-_TIDY_S = 600.0
 
 
 async def run(settings: WorkerSettings, bus: BusSettings, *, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -122,7 +121,7 @@ class WorkerService:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(facts.run()), *(group.create_task(reader.run()) for reader in readers)]
                 tasks.append(group.create_task(heartbeat.run()))
-                tasks.append(group.create_task(self._tidy()))
+                tasks.append(group.create_task(self._tidy(holdings)))
                 await _first_of(stop, heartbeat.is_heard)
                 if heartbeat.is_heard.is_set():
                     on_ready()
@@ -142,11 +141,15 @@ class WorkerService:
             await runtimes.close()
             log.info("worker.stopped", worker_id=settings.worker_id, incarnation=self.incarnation)
 
-    async def _tidy(self) -> None:
-        """Keeps the logs within their bound, for as long as the worker lives."""
+    async def _tidy(self, holdings: Holdings) -> None:
+        """Ends orphans and keeps the logs within their bound, for as long as the worker lives."""
+        settings = self._settings
         while True:
-            await asyncio.sleep(_TIDY_S)
-            await asyncio.to_thread(prune_logs, logs_dir(self._settings.state_dir), self._settings.keep_logs)
+            await asyncio.sleep(settings.sweep_every_s)
+            if not settings.keep_work:
+                owner = owner_of(settings.state_dir, settings.worker_id)
+                await sweep(settings.state_dir, owner, self.incarnation, holdings.has_runtime)
+            await asyncio.to_thread(prune_logs, logs_dir(settings.state_dir), settings.keep_logs)
 
     async def _drain(self, kit: Kit, flow: Flow) -> None:
         """Lets what runs go on for `drain_s`, then takes every session away."""

@@ -74,6 +74,11 @@ class Session:
         return self.session_id, self.attempt, self.round
 
     @property
+    def runtime_name(self) -> str:
+        """What its runtimes' names begin with."""
+        return f"{self.session_id}.{self.attempt}.{self.round}"
+
+    @property
     def held(self) -> Held:
         """Its line in a heartbeat."""
         return Held(
@@ -170,6 +175,10 @@ class Holdings:
     def of(self, session_id: str) -> list[Session]:
         """Its attempts that are held (more than one only while an old one is torn down)."""
         return [session for session in self if session.session_id == session_id]
+
+    def has_runtime(self, name: str) -> bool:
+        """Whether a runtime of that name belongs to a session that is held."""
+        return any(name.startswith(session.runtime_name) for session in self)
 
     def find(self, session_id: str, attempt: int, round_: int = 0) -> Session | None:
         """An attempt that is held: that assignment of it, or the newest (0)."""

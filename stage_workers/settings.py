@@ -54,4 +54,7 @@ class WorkerSettings(BaseModel):
     artifact_retention_s: float = Field(
         default=14 * 86_400.0, ge=0, description="how long patches, logs and outputs of gradings are kept; 0: for ever"
     )
+    sweep_every_s: float = Field(
+        default=60.0, gt=0, description="between looks for what runs, or lies there, for no session that is held"
+    )
     keep_work: bool = Field(default=False, description="leave sessions' directories behind, to look into them")

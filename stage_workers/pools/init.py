@@ -64,7 +64,7 @@ class InitPool:
             # Now, and not after the run: what the grading needs must be here.
             raise StageFault(Boundary.EVALUATOR, str(error)) from error
         try:
-            name = f"{session.session_id}.{session.attempt}.{session.round}"
+            name = session.runtime_name
             session.runtime = self._kit.runtimes(task.runtime, name)
             await session.runtime.start()
         except RuntimeFault as error:

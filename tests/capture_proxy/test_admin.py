@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from schemas import ids
-from schemas.records import CompletionState
+from schemas.records import CompletionState, SessionState, Stage
 from tests.capture_proxy.conftest import Stack
 from tests.capture_proxy.test_service import ask, both
 from tests.capture_proxy.wire import WIRES, Wire
@@ -159,3 +159,53 @@ async def test_a_draining_proxy_opens_nothing_new(stack: Stack) -> None:
     status, _ = await stack.open(lease_id="another", session_id="s2", secret_hash=ids.secret_hash("x"))
     assert status == 503
     assert (await ask(stack, WIRES[0], stream=False))[0] == 200
+
+
+async def test_a_writer_says_how_its_last_call_ended(stack: Stack) -> None:
+    """None before the first call, then the call's end, also at the seal; what isn't known here is a 404."""
+    path = f"/leases/{stack.lease_id}/1"
+    status, found = await stack.admin("GET", path)
+    assert (status, found["state"], found["last_call"]) == (200, "open", None)
+    await ask(stack, WIRES[0], stream=False)
+    _, found = await stack.admin("GET", path)
+    assert (found["last_call"]["call_seq"], found["last_call"]["state"], found["last_call"]["boundary"]) == (
+        1,
+        "finished",
+        "none",
+    )
+    await stack.proxy.engines.remove("*", stack.engine.url)
+    assert (await ask(stack, WIRES[0], stream=False))[0] == 503
+    _, sealed = await stack.admin("POST", "/leases/seal", {"lease_id": stack.lease_id, "writer": 1, "reason": "x"})
+    assert (sealed["last_call"]["state"], sealed["last_call"]["boundary"]) == ("failed", "provider")
+    assert sealed["last_call"]["kind"] == "engine_unavailable"
+    assert (await stack.admin("GET", path))[1]["state"] == "sealed"
+    assert (await stack.admin("GET", f"/leases/{stack.lease_id}/2"))[0] == 404
+
+
+async def test_a_given_up_attempt_opens_nothing(stack: Stack) -> None:
+    """A worker that was thought dead can't open another writer of its lease once a later attempt is known."""
+    later = SessionState(session_id="session-1", attempt=2, stage=Stage.INIT, state_version=7)
+    stack.proxy.view.take_state(later)
+    status, body = await stack.open(writer=2, takes_over=1)
+    assert (status, "given up" in body["error"]) == (409, True)
+
+
+async def test_a_stopping_proxy_waits_for_leases_that_move(make_stack: MakeStack) -> None:
+    """It says that it stops, keeps a lease open whose worker can move it, and is gone as soon as that is sealed."""
+    stack = await make_stack(handover_s=20.0)
+    assert (await stack.open(can_move=True))[0] == 200
+    stopping = asyncio.create_task(stack.proxy.stop())
+    while not stack.proxy._heartbeat_record(1).details.get("is_stopping"):
+        await asyncio.sleep(0.01)
+    assert (await ask(stack, WIRES[0], stream=False))[0] == 200
+    await stack.seal()
+    async with asyncio.timeout(15.0):
+        await stopping
+
+
+async def test_a_stopping_proxy_waits_no_longer_than_told(make_stack: MakeStack) -> None:
+    """Where nobody moves the lease, it is sealed after `handover_s`."""
+    stack = await make_stack(handover_s=0.2)
+    assert (await stack.open(can_move=True))[0] == 200
+    await stack.proxy.stop()
+    assert [sealed.reason for sealed in stack.seals] == ["proxy_stopped"]

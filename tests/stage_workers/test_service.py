@@ -93,6 +93,23 @@ async def test_orphans_are_reaped(tmp_path: Path) -> None:
         await other.wait()
 
 
+async def test_what_no_session_holds_is_swept(memory_bus: MemoryBus, tmp_path: Path) -> None:
+    """A program and a directory that a failed teardown left are ended while the worker works; running sessions aren't touched."""
+    async with world(memory_bus, tmp_path / "state", sweep_every_s=0.1) as around:
+        await around.to_running("s1", task("sleep 60"))
+        place = runtimes_dir(around.settings.state_dir) / "s9.1.1"
+        place.mkdir()
+        owner = owner_of(around.settings.state_dir, "worker-1")
+        env = {"POLYNYA_RUNTIME": f"{owner}/{around.incarnation}/s9.1.1"}
+        orphan = await asyncio.create_subprocess_exec("sleep", "60", env=env, cwd="/")
+        async with asyncio.timeout(DEADLINE_S):
+            assert await orphan.wait() == -signal.SIGKILL
+            while place.exists():
+                await asyncio.sleep(0.02)
+        assert around.kinds("s1") == ["ready", "started"]
+        assert (runtimes_dir(around.settings.state_dir) / "s1.1.0").exists()
+
+
 def test_old_logs_go_first(tmp_path: Path) -> None:
     """Only the newest sessions' logs are kept."""
     for number in range(5):
