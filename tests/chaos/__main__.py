@@ -48,9 +48,7 @@ def main(arguments: list[str]) -> int:
     """Run one storm; 1 when something must not be."""
     chosen = parse(arguments)
     seed = secrets.randbelow(1_000_000) if chosen.seed is None else chosen.seed
-    # What the driver's own clients meet is no news.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     root = Path(tempfile.mkdtemp(prefix=f"polynya-chaos-{seed}-"))
     whole_s = chosen.minutes * 60
     options = Options(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ class Outcome:
 
 async def storm(options: Options, root: Path, say: Callable[[str], None] = print) -> Outcome:
     """Run one storm in `root`, which keeps logs, journals, the brokers' data and the summary."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what the driver's own clients meet is no news
     fleet = Fleet(root, say, run_slots=options.run_slots, is_one_machine=options.is_one_machine)
     blows = options.blows
     if blows is None:

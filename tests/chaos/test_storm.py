@@ -10,12 +10,12 @@ from tests.chaos.fleet import LEASE_TTL_S
 from tests.chaos.plan import Blow, How, Kind, Target, draw, fleet_of
 from tests.chaos.storm import Options, Outcome, storm
 
-pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.deep, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.deep, pytest.mark.timeout(560)]
 
 SEED = 2844
 """Its first hundred seconds hit every kind of process but the engine, and freeze a worker and a proxy."""
 
-SHORT = Options(seed=SEED, sessions=32, storm_s=100.0, calm_s=120.0)
+SHORT = Options(seed=SEED, sessions=32, storm_s=100.0, calm_s=240.0)
 
 
 def test_the_short_storm_hits_everything() -> None:
@@ -28,10 +28,16 @@ def test_the_short_storm_hits_everything() -> None:
     }
 
 
+def require_clean(outcome: Outcome) -> None:
+    """Fail with the storm's own summary: the records behind it would fill pages."""
+    if not outcome.verdict.is_clean:
+        pytest.fail(outcome.summary, pytrace=False)
+
+
 async def test_a_storm_of_kills_loses_repeats_and_leaves_nothing(tmp_path: Path) -> None:
     """Two minutes of SIGKILL and SIGSTOP over 32 sessions: every check on the log, the ledgers and the machine holds."""
     outcome = await storm(SHORT, tmp_path)
-    assert outcome.verdict.is_clean, outcome.summary
+    require_clean(outcome)
     assert sum(outcome.facts.hits.values()) >= 8, outcome.summary
 
 
@@ -47,8 +53,6 @@ async def test_a_dead_broker_and_a_killed_assembler(tmp_path: Path) -> None:
         Blow(26.0, assembler, How.KILL, 0.5),
         Blow(45.0, assembler, How.KILL, 0.5),
     )
-    outcome: Outcome = await storm(
-        Options(seed=1, sessions=24, storm_s=100.0, calm_s=120.0, pi_share=0, blows=blows), tmp_path
-    )
-    assert outcome.verdict.is_clean, outcome.summary
+    outcome = await storm(Options(seed=1, sessions=24, storm_s=100.0, calm_s=240.0, pi_share=0, blows=blows), tmp_path)
+    require_clean(outcome)
     assert outcome.facts.hits == {("broker-1", "kill"): 1, ("assembler", "kill"): 3}, outcome.summary
