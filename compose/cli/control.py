@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import Annotated
 
 import typer
@@ -12,10 +10,11 @@ from bus import Bus
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out
 from compose.cli.status import resolve_session, states
+from compose.controls import publish_control
 from compose.errors import usage
 from compose.groups import Overview
 from compose.settings import load
-from schemas.records import Control, ControlAction, Heartbeat, SessionState
+from schemas.records import ControlAction, Heartbeat, SessionState
 from schemas.records.base import Stage
 
 _Policy = Annotated[str | None, typer.Option("--policy", help="everything of this policy")]
@@ -66,7 +65,7 @@ async def cancel(
         if current and not left and not waiting:
             out.print("nothing to cancel: ended already")
             return
-        await _publish(bus, ControlAction.CANCEL, kind, name, reason)
+        await publish_control(bus, ControlAction.CANCEL, kind, name, reason)
     out.print(f"asked to cancel {max(1, len(left) + waiting)} session(s); follow with: polynya status")
 
 
@@ -127,7 +126,7 @@ async def _hold(action: ControlAction, targets: dict[str, str | None], everythin
             held = (await Overview.read(bus)).controls.in_force()
             if (kind, name) not in held:
                 raise usage(f"{kind} {name} is neither paused nor drained", hint="polynya status")
-        await _publish(bus, action, kind, name, reason)
+        await publish_control(bus, action, kind, name, reason)
     out.print(f"{action}: {kind if name == '*' else f'{kind} {name}'}", markup=False)
 
 
@@ -165,17 +164,3 @@ def _name(state: SessionState, kind: str) -> str:
         "node": state.worker_id,
     }
     return names[kind]
-
-
-async def _publish(bus: Bus, action: ControlAction, kind: str, target: str, reason: str) -> None:
-    await bus.publish(
-        Control(
-            control_id=uuid.uuid4().hex,
-            target=target,
-            target_kind=kind,
-            action=action,
-            reason=reason,
-            issuer="cli",
-            at=int(time.time() * 1000),
-        )
-    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -110,6 +112,8 @@ async def try_(
     adapter = _get(name)
     given = _options(adapter, wire, capture, options)
     settings = load()
+    # A SIGTERM is a Ctrl-C: the harness is stopped, its directory removed, its session cancelled.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT)
     async with open_bus(settings) as bus:
         outcome = await try_harness(
             bus,

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 import harnesses
 from bus import Bus
 from compose.attached import AttachedSessions
+from compose.controls import publish_control
 from compose.errors import CommandError, dependency_down
 from compose.trial.script import CONTENT, FILE, INSTRUCTION
 from compose.trial.session import run_harness
 from harnesses.forward import ForwardProxy
-from schemas.records import Heartbeat
+from schemas.records import ControlAction, Heartbeat
 
 # A heartbeat that is older tells nothing of the proxy's present.
 _FRESH_MS = 15_000
 _TELL_EVERY_S = 15.0
+_CANCEL_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,12 @@ async def try_harness(
             timeout_s=timeout_s,
             report=report,
         )
+    except asyncio.CancelledError:  # Ctrl-C: what nobody graded is nobody's to train
+        reason = "its trial was interrupted"
+        await publish_control(
+            bus, ControlAction.CANCEL, "session", opened.session_id, reason, deadline_s=_CANCEL_WITHIN_S
+        )
+        raise
     except harnesses.HarnessError as exc:
         await sessions.close(opened.session_id, reward=0.0)
         raise CommandError(str(exc), hint=f"polynya harness show {adapter.name}") from exc
