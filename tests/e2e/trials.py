@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,9 +100,10 @@ def check(trial: Trial) -> None:
     assert [s.last_seq for s in trial.seals] == [STEPS], report
     first = trial.calls[0]
     assert len(first.tool_calls) == 2, report
-    # Both commands ran, and neither was refused.
+    # Both commands ran, and neither was refused. One harness escapes what isn't ASCII in its results.
     seen = str(trial.calls[1].messages)
-    assert all(word in seen for word in ("CWD=/", "zwei ✓", "42")), report
+    assert "CWD=/" in seen, (seen, report)
+    assert re.search(r"zwei (✓|\\+u2713)(\\+n|\s)+42\b", seen), (seen, report)
     assert scored.trajectory is not None, report
     counts = scored.trajectory.counts
     assert (counts.calls, counts.trained, counts.untrainable) == (STEPS, STEPS, {}), report
