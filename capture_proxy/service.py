@@ -182,9 +182,9 @@ class CaptureProxy:
         """The admin listener's URL."""
         return f"http://{self.settings.advertise_host or self.settings.admin_host}:{self.admin.port}"
 
-    def drain(self) -> None:
-        """Takes no further leases; the open ones go on."""
-        self.recorder.is_draining = True
+    def drain(self, is_draining: bool = True) -> None:
+        """Takes no further leases, the open ones go on; or takes them again, unless it stops."""
+        self.recorder.is_draining = is_draining or self._is_stopping
         self._pulse.beat_now()
 
     def health(self) -> dict[str, Any]:

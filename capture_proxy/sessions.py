@@ -17,6 +17,8 @@ from schemas.records import Control, ControlAction, PolicyEvent, PolicyEventType
 
 log = structlog.get_logger(__name__)
 
+_HOLDS: Final = (ControlAction.DRAIN, ControlAction.RESUME)
+
 _BEFORE_THE_START_MS: Final = 600_000
 """A lease is opened before its session is told to have started: not ten minutes before."""
 
@@ -51,7 +53,9 @@ def addresses(control: Control, lease: Lease) -> bool:
 class SessionsView:
     """Follows the topics and acts on the recorder and the engine pool. It only ever revokes: opening is the admin's."""
 
-    def __init__(self, bus: EventLog, recorder: Recorder, engines: EnginePool, *, on_drain: Callable[[], None]) -> None:
+    def __init__(
+        self, bus: EventLog, recorder: Recorder, engines: EnginePool, *, on_drain: Callable[[bool], None]
+    ) -> None:
         self._bus = bus
         self._recorder = recorder
         self._engines = engines
@@ -121,13 +125,14 @@ class SessionsView:
         return moved_at - _BEFORE_THE_START_MS if moved_at else None
 
     def take_control(self, control: Control) -> None:
-        """Obeys seal, cancel and drain."""
+        """Obeys seal, cancel, drain and resume."""
         if control.action in (ControlAction.SEAL, ControlAction.CANCEL):
             for lease in self._recorder.book.active():
                 if addresses(control, lease):
                     self._recorder.begin_seal(lease, control.reason or str(control.action))
-        elif control.action is ControlAction.DRAIN and control.target in (self._recorder.proxy_id, "*"):
-            self._on_drain()
+        elif (control.target_kind, control.target) == ("node", self._recorder.proxy_id) and control.action in _HOLDS:
+            # What holds the whole fleet isn't meant for proxies: without them the sessions that run couldn't go on.
+            self._on_drain(control.action is ControlAction.DRAIN)
 
     async def take_policy(self, event: PolicyEvent) -> None:
         """Adds and removes engines."""

@@ -20,7 +20,7 @@ from schemas.records.base import Stage
 _Policy = Annotated[str | None, typer.Option("--policy", help="everything of this policy")]
 _Task = Annotated[str | None, typer.Option("--task", help="everything of this task")]
 _Group = Annotated[str | None, typer.Option("--group", help="this group (an id, or its start)")]
-_Node = Annotated[str | None, typer.Option("--node", help="this worker")]
+_Node = Annotated[str | None, typer.Option("--node", help="this worker or proxy")]
 _All = Annotated[bool, typer.Option("--all", help="the whole fleet")]
 _Reason = Annotated[str, typer.Option(help="why, for the record")]
 
@@ -135,9 +135,11 @@ async def _target(bus: Bus, kind: str, text: str) -> str:
     if kind == "session":
         return await resolve_session(bus, text)
     if kind == "node":
-        known = await _workers(bus)
+        known = await _nodes(bus)
         if text not in known:
-            raise usage(f"no worker {text!r} is known", hint=f"one of {', '.join(sorted(known))}" if known else "")
+            raise usage(
+                f"no worker or proxy {text!r} is known", hint=f"one of {', '.join(sorted(known))}" if known else ""
+            )
     if kind == "group":
         found = [name for name in (await Overview.read(bus)).groups if name.startswith(text)]
         if len(found) != 1:
@@ -147,11 +149,11 @@ async def _target(bus: Bus, kind: str, text: str) -> str:
     return text
 
 
-async def _workers(bus: Bus) -> set[str]:
+async def _nodes(bus: Bus) -> set[str]:
     return {
         record.node_id
         async for delivery in bus.tail(["rollout.nodes"], start="earliest", until_end=True)
-        if delivery.value and isinstance(record := delivery.decode(), Heartbeat) and record.role == "worker"
+        if delivery.value and isinstance(record := delivery.decode(), Heartbeat) and record.role in ("worker", "proxy")
     }
 
 

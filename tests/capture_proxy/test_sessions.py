@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,15 @@ async def test_controls_seal_and_drain(stack: Stack) -> None:
     await stack.bus.publish(Control(control_id="2", target="proxy-a", target_kind="node", action=ControlAction.DRAIN))
     await stack.until(lambda: bool(stack.seals) and stack.proxy.recorder.is_draining)
     assert stack.seals[0].reason == "enough"
+    await stack.bus.publish(Control(control_id="3", target="proxy-a", target_kind="node", action=ControlAction.RESUME))
+    await stack.until(lambda: not stack.proxy.recorder.is_draining)
+
+
+async def test_holding_the_fleet_holds_no_proxy(stack: Stack) -> None:
+    """A drain of everything, or of another node, keeps no running session from opening its next writer."""
+    for control in (Control(target="*", target_kind="fleet"), Control(target="proxy-b", target_kind="node")):
+        stack.proxy.view.take_control(replace(control, action=ControlAction.DRAIN))
+    assert not stack.proxy.recorder.is_draining
 
 
 async def test_the_timeline_adds_and_removes_engines(stack: Stack) -> None:

@@ -156,3 +156,28 @@ async def test_a_session_whose_worker_dies_without_an_attempt_left_ends_failed(s
     os.kill(stack.info.pids["worker"], signal.SIGKILL)
     result = await ended(stack, "once", 120)
     assert (result.status, result.boundary) == (Status.FAILED, Boundary.SANDBOX)
+
+
+async def test_a_worker_frozen_past_its_lease_contributes_nothing(stack: Stack) -> None:
+    """SIGSTOP until the lease has expired, then SIGCONT: the zombie kills its harness and tells no end; attempt 2 alone counts."""
+    task = stack.agent_task("turns=30 delay_ms=10", task_id="zombie", max_attempts=2)
+    stack.submit(task)
+    await running(stack, "zombie")
+    stack.until(lambda: len(stack.journal()) > 0, 30, "a first answer")
+    pid = stack.kill("worker", signal.SIGSTOP)
+    try:
+        await running(stack, "zombie", SessionEventType.LEASE_EXPIRED)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    result = await ended(stack, "zombie", 150)
+    assert (result.status, result.attempt) == (Status.COMPLETED, 2)
+    assert result.trajectory is not None
+    assert {c.lease_id for c in result.trajectory.calls if c.disposition == "trained"} == {result.lease_id}
+    facts = await stack.facts("zombie")
+    expired = next(i for i, e in enumerate(facts) if e.type is SessionEventType.LEASE_EXPIRED)
+    late = [
+        e for e in facts[expired:] if e.attempt == 1 and e.worker_id and e.type is not SessionEventType.LEASE_EXPIRED
+    ]
+    assert [e.type for e in late if e.type in {SessionEventType.FINISHED, SessionEventType.GRADED}] == []
+    rewards = [r for r in await stack.read("reward.assigned") if getattr(r, "session_id", "") == result.session_id]
+    assert {getattr(r, "lease_id", "") for r in rewards} <= {result.lease_id}

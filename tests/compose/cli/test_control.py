@@ -56,7 +56,7 @@ async def test_a_worker_and_a_group_have_to_be_known(bus: MemoryBus) -> None:
     await hold(ControlAction.DRAIN, node="w1")
     await hold(ControlAction.PAUSE, group=group_id[:6])
     assert sorted(told(bus)) == sorted([(ControlAction.DRAIN, "node", "w1"), (ControlAction.PAUSE, "group", group_id)])
-    with pytest.raises(CommandError, match="no worker 'w2' is known") as caught:
+    with pytest.raises(CommandError, match="no worker or proxy 'w2' is known") as caught:
         await hold(ControlAction.DRAIN, node="w2")
     assert caught.value.hint == "one of w1"
     with pytest.raises(CommandError, match="no group"):
