@@ -20,6 +20,7 @@ _INTERIM: Final = re.compile(rb"HTTP/1\.[01] (1\d\d)")
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d\d\d)")
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*chunked", re.IGNORECASE)
+_CLOSE: Final = re.compile(rb"HTTP/1\.0|\r\nconnection:[^\r\n]*close", re.IGNORECASE)
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
@@ -61,6 +62,8 @@ class Exchange:
         self.state = State.IDLE
         self.answered = 0
         """Answers that came in full."""
+        self.is_last = False
+        """The answer says, or the request did, that the connection ends with it."""
         self._limit = limit_bytes
         self._budget = budget
         self._kept: list[bytes] = []
@@ -199,6 +202,7 @@ class Exchange:
         head = self._answer_head
         status = _STATUS.match(head)
         code = int(status[1]) if status else 0
+        self.is_last = bool(_CLOSE.search(head) or _CLOSE.search(self._request_head))
         if not code or code == 101 or (self._is_tunnel and 200 <= code < 300):
             self._give_up()
         elif self._has_no_body or code in {204, 304}:

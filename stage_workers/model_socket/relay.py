@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         if self._client is None or upstream is None or self._work is not None:
             return
         match self.exchange.state:
-            case State.IDLE if not self._has_client_ended:
+            case State.IDLE if not self._has_client_ended and not self.exchange.is_last:
                 return  # the next request gets another connection
             case State.PENDING if self._resend():
                 self._connect(after=upstream)

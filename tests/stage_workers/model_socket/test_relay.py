@@ -161,6 +161,24 @@ async def test_an_answer_without_a_length_that_ends_in_order_is_whole(proxies: P
         await closes(writer)
 
 
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+async def test_a_last_answer_ends_the_connection(proxies: Proxies, version: bytes) -> None:
+    """A client that asked for one answer, and reads until the end, sees the end that the proxy makes."""
+
+    async def once(_: StubProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(answer(b"once"))
+        await writer.drain()
+
+    _, upstream = await proxies.start(b"one:", once)
+    async with listening(StubRoute(upstream)) as (_, port, tally):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / " + version + b"\r\nConnection: close\r\ncontent-length: 1\r\n\r\nx")
+        assert (await reader.read()).endswith(b"once")
+        assert tally.cut == 0
+        await closes(writer)
+
+
 async def test_the_same_end_of_a_dead_proxy_is_a_cut(proxies: Proxies) -> None:
     """A killed process closes its sockets in order: a look tells that this was no end of an answer."""
 
