@@ -114,7 +114,10 @@ def test_messages_speak_of_the_file(tmp_path: Path) -> None:
 
 def test_json_lines(tmp_path: Path) -> None:
     """One task a line, as importers write them; separators that aren't newlines stay in the text."""
-    lines = [{"instruction": f"task {i}\u2028end", "harness": {"name": "shell", "options": {"command": "true"}}} for i in range(3)]
+    lines = [
+        {"instruction": f"task {i}\u2028end", "harness": {"name": "shell", "options": {"command": "true"}}}
+        for i in range(3)
+    ]
     path = tmp_path / "tasks.jsonl"
     path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")
     assert [task.instruction for task in read_tasks(str(path))] == [line["instruction"] for line in lines]
