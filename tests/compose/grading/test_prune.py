@@ -71,7 +71,11 @@ async def test_claim_checks_stay(bus: MemoryBus, store: LocalBlobStore, tmp_path
         assert all(path.exists() for path in kept)
 
 
-@pytest.mark.parametrize(("kept_until", "stays"), [(NOW + HOUR_MS, True), (0, True), (NOW - HOUR_MS, False)])
+@pytest.mark.parametrize(
+    ("kept_until", "stays"),
+    [(NOW + HOUR_MS, True), (0, True), (NOW - HOUR_MS, False)],
+    ids=["not yet", "no date", "passed"],
+)
 async def test_artifacts_have_a_date(
     bus: MemoryBus, store: LocalBlobStore, tmp_path: Path, kept_until: int, stays: bool
 ) -> None:
