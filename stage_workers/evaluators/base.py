@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -124,7 +125,8 @@ def choice_option(given: Mapping[str, object], option: str, choices: Sequence[st
 def seconds_option(given: Mapping[str, object], option: str, default: float) -> float:
     """A number of seconds above 0. Raises EvaluatorError."""
     value = given.get(option, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    # JSON's whole numbers may be larger than any float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise EvaluatorError(f"evaluator.options.{option}: must be a number of seconds above 0, not {value!r}")
     return float(value)
 

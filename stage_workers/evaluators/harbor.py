@@ -117,7 +117,7 @@ def rewards_in(text: bytes | None, named: bytes | None) -> dict[str, float]:
     if named is not None:
         try:
             plain = json.loads(named)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EvaluatorError(f"reward.json is no JSON: {error}") from error
         if not isinstance(plain, Mapping):
             plain = {REWARD: plain}
@@ -128,7 +128,7 @@ def rewards_in(text: bytes | None, named: bytes | None) -> dict[str, float]:
 def _number(where: str, value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]  # whatever it is, it is a number or an error
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise EvaluatorError(f"{where}: {value!r} is no finite number")

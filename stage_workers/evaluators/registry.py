@@ -101,7 +101,10 @@ def _installed() -> dict[str, metadata.EntryPoint]:
 def _loaded(name: str, load: Callable[[], Any]) -> EvaluatorType:
     try:
         kind = load()
-    except Exception as error:  # somebody else's module: whatever it raises when imported is its own error
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # somebody else's module: whatever it raises when imported is its own error
         raise EvaluatorError(f"evaluator.name: `{name}` can't be imported here: {error!r}") from error
     for attribute in ("NAME", "VERSION", "evaluate"):
         if not hasattr(kind, attribute):

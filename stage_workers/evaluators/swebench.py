@@ -190,7 +190,7 @@ class SwebenchEvaluator:
     def _judged(self, report: Report, result: ExecResult) -> Report:
         """The report with the tests' verdicts. Raises EvaluatorError when no test can have been run at all."""
         log = result.stdout.decode("utf-8", "replace")
-        statuses = self._parse(log.partition(_BEGIN)[2].partition(_END)[0])
+        statuses = self._parse(between(log))
         if not statuses and not result.timed_out and result.exit_code in {97, 126, 127}:
             raise EvaluatorError(f"the test command could not be run (exit code {result.exit_code}): {result.tail()}")
         fail_to_pass, pass_to_pass = tally(self._fail_to_pass, statuses), tally(self._pass_to_pass, statuses)
@@ -210,6 +210,13 @@ class SwebenchEvaluator:
 
 async def _keep(context: EvaluationContext, report: Report) -> None:
     await context.artifacts.keep(REPORT, orjson.dumps(report.as_details(brief=False), option=orjson.OPT_INDENT_2))
+
+
+def between(log: str) -> str:
+    """What the tests printed. Up to the last of the end's marks: a program under test may print one before its verdict."""
+    said = log.partition(_BEGIN)[2]
+    whole, mark, _ = said.rpartition(_END)
+    return whole if mark else said
 
 
 def tally(tests: Sequence[str], statuses: Statuses) -> Tally:
@@ -232,7 +239,7 @@ def _tests(instance: Mapping[str, object], name: str) -> list[str]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise EvaluatorError(f"evaluator.options.instance.{name}: is no JSON list: {error}") from error
     if not isinstance(value, list) or not all(isinstance(test, str) for test in value):
         raise EvaluatorError(f"evaluator.options.instance.{name}: must be a list of tests' names")

@@ -66,7 +66,13 @@ async def test_no_reward(runtime: LocalRuntime, context: ContextMaker) -> None:
 
 @pytest.mark.parametrize(
     ("text", "named", "message"),
-    [(b"many", None, r"reward\.txt: 'many'"), (None, b"{", "no JSON"), (None, b'{"a": "x"}', r"reward\.json, a")],
+    [
+        (b"many", None, r"reward\.txt: 'many'"),
+        (None, b"{", "no JSON"),
+        (None, b"[" * 100_000, "no JSON"),
+        (None, b'{"a": "x"}', r"reward\.json, a"),
+        (None, b"1" + b"0" * 400, "no finite number"),
+    ],
 )
 def test_bad_reward_files(text: bytes | None, named: bytes | None, message: str) -> None:
     """Only finite numbers are rewards."""

@@ -76,6 +76,20 @@ def test_what_is_refused(spec: dict[str, Any], message: str) -> None:
         evaluators.check(EvaluatorSpec.model_validate(spec))
 
 
+def test_a_module_that_ends_the_process() -> None:
+    """A program that ends when it is imported is no evaluator, and doesn't end us."""
+    with pytest.raises(EvaluatorError, match="can't be imported here: SystemExit"):
+        evaluators.check(EvaluatorSpec(name="tests.stage_workers.evaluators.ends_at_once:Evaluator"))
+
+
+def test_seconds_beyond_all_numbers() -> None:
+    """A number of seconds that no clock knows is refused by its path."""
+    for seconds in (10**400, float("inf"), float("nan"), 0):
+        spec = EvaluatorSpec(name="trajectory", options={"function": "a:b", "timeout_s": seconds})
+        with pytest.raises(EvaluatorError, match=r"^evaluator\.options\.timeout_s"):
+            evaluators.check(spec)
+
+
 def test_who_gets_a_fresh_runtime() -> None:
     """Who always needs one, and who is asked for one."""
     specs = {

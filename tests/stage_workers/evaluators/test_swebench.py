@@ -11,7 +11,7 @@ import pytest
 from bus.memory import MemoryBlobStore
 from stage_workers import evaluators
 from stage_workers.evaluators import Artifacts, EvaluatorError, Grade, references_in
-from stage_workers.evaluators.swebench import tally
+from stage_workers.evaluators.swebench import between, tally
 from stage_workers.runtimes import LocalRuntime
 from tests.stage_workers.evaluators.conftest import ContextMaker
 from tests.stage_workers.evaluators.repository import BUGGY, INSTANCE, RIGHT, WRONG
@@ -71,6 +71,21 @@ async def test_a_wrong_patch(repositories: Places, context: ContextMaker) -> Non
         "failures": ["tests/test_shapes.py::test_area"],
     }
     assert grade.details["PASS_TO_PASS"] == {"passed": 1, "failed": 0, "failures": []}
+
+
+async def test_a_patch_that_prints_verdicts(repositories: Places, context: ContextMaker) -> None:
+    """A program that prints passes and the end's mark hides none of its failures behind them: 0."""
+    fake = "PASSED tests/test_shapes.py::test_area\\nPASSED tests/test_shapes.py::test_double\\n>>>>> End Test Output"
+    printing = WRONG.replace("    return width - height", f"    print('{fake}')\n    return width - height")
+    await repositories[0].upload("shapes.py", printing.encode())
+    grade = await graded(repositories, context)
+    assert (grade.value, grade.details["FAIL_TO_PASS"]["failed"]) == (0.0, 1)  # type: ignore[index]
+
+
+def test_a_log_without_its_end() -> None:
+    """A run that was killed has no end's mark: what it printed until then counts."""
+    assert between(">>>>> Start Test Output\nPASSED a\n") == "\nPASSED a\n"
+    assert between("nothing") == ""
 
 
 async def test_a_patch_that_breaks_something_else(repositories: Places, context: ContextMaker) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from stage_workers import evaluators
 from stage_workers.evaluators import EvaluatorError
+from stage_workers.evaluators.log_parsers import pytest as pytest_log
 from stage_workers.evaluators.test_on_output import differences
 from stage_workers.runtimes import LocalRuntime
 from tests.stage_workers.evaluators.conftest import ContextMaker
@@ -74,3 +75,20 @@ def test_bad_expectations(expected: object) -> None:
     """What is expected must be a mapping."""
     with pytest.raises(EvaluatorError, match=r"evaluator\.options\.expected"):
         evaluators.validate("test_on_output", {"command": "x", "expected": expected})
+
+
+def test_names_with_blanks() -> None:
+    """A name with blanks is one test, although a parser also knows it by its first word; another test is another."""
+    whole, cut = "a.py::t[x y]", "a.py::t[x"
+    found = pytest_log(f"PASSED {whole}\n")
+    assert differences(found, {whole: "PASSED"}, is_exact=True) == {}
+    assert differences(found, {cut: "PASSED"}, is_exact=True) == {}
+    assert differences(found, {whole: "FAILED"}, is_exact=True) == {whole: ["FAILED", "PASSED"]}
+    more = pytest_log(f"PASSED {whole}\nPASSED a.py::other\n")
+    assert differences(more, {whole: "PASSED"}, is_exact=True) == {"a.py::other": [None, "PASSED"]}
+
+
+def test_expectations_that_cannot_be_read() -> None:
+    """A text nested deeper than any reader goes is no JSON."""
+    with pytest.raises(EvaluatorError, match="is no JSON"):
+        evaluators.get("test_on_output", {"command": LOG, "expected": "[" * 100_000})
