@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import structlog
+
 from bus import Bus
 from compose.grading.past import PastSession, trajectory_of
 from schemas.records import Reward, Status, Trajectory
@@ -17,6 +19,8 @@ from stage_workers.errors import StageFault
 from stage_workers.evaluators import Artifacts, EvaluationContext, EvaluatorError
 from stage_workers.fresh import FreshRuntime
 from stage_workers.runtimes import RuntimeFactory
+
+log = structlog.get_logger(__name__)
 
 PROVENANCE = "regrade"
 
@@ -80,6 +84,11 @@ class Regrading:
             rewards = await self._rewards(session, task)
         except (EvaluatorError, StageFault) as error:
             return Regraded(session=session, error=str(error))
+        except (
+            Exception
+        ) as error:  # session boundary: somebody's evaluator that crashes must not end the others' gradings
+            log.exception("grading.crashed", session_id=session.session_id, lease_id=session.lease_id)
+            return Regraded(session=session, error=f"the evaluator crashed: {error!r}")
         news = [reward for reward in rewards if is_news(reward, session.rewards.get(reward.name))]
         for reward in [] if self._is_dry else news:
             await self._bus.publish(reward)

@@ -15,14 +15,14 @@ from stage_workers.evaluators import ArtifactReference, EvaluatorError, referenc
 
 @dataclass(slots=True)
 class PastSession:
-    """What is known of one session; `rewards` holds the newest verdict of each name on the winning lease."""
+    """What is known of one session; `rewards` holds the newest verdict of each name on the winning lease, `kept` every lease's artifacts."""
 
     session_id: str
     spec: SessionSpec = field(default_factory=SessionSpec)
     task: TaskSpec | None = None
     end: SessionEvent | None = None
     finished: dict[str, SessionEvent] = field(default_factory=dict)
-    artifacts: dict[str, ArtifactReference] = field(default_factory=dict)
+    kept: dict[str, dict[str, ArtifactReference]] = field(default_factory=dict)
     rewards: dict[str, Reward] = field(default_factory=dict)
     is_forgotten: bool = False
     problem: str = ""
@@ -31,6 +31,13 @@ class PastSession:
     def lease_id(self) -> str:
         """The lease that counts."""
         return self.end.winning_lease if self.end else ""
+
+    @property
+    def artifacts(self) -> dict[str, ArtifactReference]:
+        """What the gradings of the lease that counts kept (another attempt's patch is another patch); before the end, the last one's."""
+        if self.end is None:
+            return next(reversed(self.kept.values()), {})
+        return self.kept.get(self.lease_id, {})
 
     @property
     def why_not(self) -> str:
@@ -66,7 +73,7 @@ async def past_sessions(
             reward = delivery.decode()
             if isinstance(reward, Reward):
                 session = found[reward.session_id]
-                session.artifacts |= references_in(reward.details)
+                session.kept.setdefault(reward.lease_id, {}).update(references_in(reward.details))
                 if reward.lease_id == session.lease_id:
                     session.rewards[reward.name] = reward
     return list(found.values())
@@ -83,7 +90,7 @@ def _apply(session: PastSession, event: SessionEvent) -> None:
     if event.type is SessionEventType.FINISHED:
         session.finished[event.lease_id] = event
     elif event.type is SessionEventType.GRADED:
-        session.artifacts |= references_in(event.details)
+        session.kept.setdefault(event.lease_id, {}).update(references_in(event.details))
     elif event.type is SessionEventType.ENDED:
         session.end = session.end or event
     elif event.type is SessionEventType.FORGOTTEN:

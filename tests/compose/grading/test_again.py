@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,40 @@ async def test_what_is_known_of_a_session(memory_bus: MemoryBus) -> None:
     assert [s.session_id for s in await past_sessions(memory_bus, tasks=["t1"])] == ["s1"]
     assert [s.session_id for s in await past_sessions(memory_bus, groups=["g1"])] == ["s1"]
     assert await past_sessions(memory_bus, tasks=["t2"]) == []
+
+
+async def test_another_attempt_s_artifacts(memory_bus: MemoryBus) -> None:
+    """What an attempt that doesn't count kept, and told later, never stands for the winner's."""
+    other = Artifacts(memory_bus.blobs, "s1", kept_until=0)
+    await other.keep("patch.diff", b"another patch")
+    await past(memory_bus)
+    details = {"artifacts": other.details}
+    for kind in (SessionEventType.GRADED, SessionEventType.FINISHED):
+        await memory_bus.publish(SessionEvent(session_id="s1", lease_id="another", type=kind, details=details))
+    late = Reward(session_id="s1", lease_id="another", name="done", value=1.0, grader="x", grader_version="1")
+    await memory_bus.publish(replace(late, details=details))
+    (found,) = await past_sessions(memory_bus, sessions=["s1"])
+    assert await memory_bus.blobs.get(found.artifacts["patch.diff"].url) == b"the patch"
+
+
+class Crashing:
+    """An evaluator of somebody else's, with a fault."""
+
+    NAME, VERSION = "crashing", "1"
+
+    def __init__(self, options: Any) -> None:
+        del options
+
+    async def evaluate(self, context: Any) -> list[Any]:
+        raise KeyError(context.session_id)
+
+
+async def test_an_evaluator_that_crashes(memory_bus: MemoryBus, tmp_path: Path) -> None:
+    """Its crash is the error of one session."""
+    asked = EvaluatorSpec(name=f"{__name__}:Crashing")
+    done = await regrading(memory_bus, tmp_path).grade_all([await past(memory_bus)], asked)
+    assert [one.error for one in done] == ["the evaluator crashed: KeyError('s1')"]
+    assert published(memory_bus) == []
 
 
 async def test_the_same_verdict_is_no_news(memory_bus: MemoryBus, tmp_path: Path) -> None:
