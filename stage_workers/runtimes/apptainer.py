@@ -122,7 +122,7 @@ class ApptainerRuntime:
         except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
             await self.stop()
             raise RuntimeFault("apptainer started the instance, but doesn't list it") from error
-        except BaseException:
+        except BaseException:  # also when cancelled: an instance that didn't become a runtime is nobody's
             await self.stop()
             raise
         space = pid_space_of(self._pid)

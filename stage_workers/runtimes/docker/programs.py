@@ -62,8 +62,9 @@ class ContainerPrograms:
     ) -> ExecResult:
         """Runs a program in the directory `place` to its end, or kills it; see `Runtime.exec`. Raises RuntimeFault."""
         started = time.monotonic()
-        mark = uuid.uuid4().hex
-        command = ["/bin/sh", "-c", sweep.LAUNCH, "sh", place, mark, *argv]
+        # The mark stands in the program's environment: what says that it never began must be another word.
+        mark, word = uuid.uuid4().hex, uuid.uuid4().hex
+        command = ["/bin/sh", "-c", sweep.LAUNCH, "sh", place, word, *argv]
         kept = {"stdout": HeadAndTail(keep_bytes), "stderr": HeadAndTail(keep_bytes)}
 
         def take(stream: Stream, data: bytes) -> None:
@@ -78,7 +79,7 @@ class ContainerPrograms:
             code, timed_out = await self._run(exec_id, mark, stdin, take, timeout_s)
         finally:
             self._execs.discard(mark)
-        if kept["stderr"].value == mark.encode():
+        if kept["stderr"].value == word.encode():
             raise RuntimeFault(f"{argv[0]} can't be started in {place}: there is no such directory in the container")
         return ExecResult(
             exit_code=code,

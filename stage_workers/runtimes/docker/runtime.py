@@ -104,6 +104,8 @@ class DockerRuntime:
                 # No address of the machine's resolver or name is of use in there.
                 hostname="sandbox",
                 working_dir="/",
+                # Proxies that the engine's user has set up may hold a password, and a sandbox without a network has no use for them.
+                use_config_proxy=self._spec.network == "egress",
                 host_config=host_config(client, self._spec, self._options, self._binds),
             )
             return str(made["Id"])
@@ -113,7 +115,7 @@ class DockerRuntime:
         try:
             await self._call(f"the container of {image} can't be started", lambda client, it: client.start(it))
             await self._survey()
-        except BaseException:
+        except BaseException:  # also when cancelled: a container that didn't become a runtime is nobody's
             await self.stop()
             raise
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemas.task import RuntimeSpec
 from stage_workers.runtimes import RuntimeFault
 from stage_workers.runtimes.base import parse_options
-from stage_workers.runtimes.docker import files
+from stage_workers.runtimes.docker import doorway, files
 from stage_workers.runtimes.docker.engine import Engine
 from stage_workers.runtimes.docker.options import DockerOptions, container_name, host_config
 from stage_workers.runtimes.docker.stream import Frames, Streams
@@ -66,6 +66,39 @@ def test_a_container_is_confined_unless_told_otherwise() -> None:
     assert (wide["Memory"], wide["MemorySwap"]) == (64 * 1024 * 1024, 64 * 1024 * 1024)
     assert (wide["NanoCpus"], wide["PidsLimit"], wide["ShmSize"]) == (1_500_000_000, 9, 128 * 1024 * 1024)
     assert wide["DeviceRequests"][0]["Count"] == -1
+
+
+def test_a_door_shows_nothing_of_this_machine_but_an_interpreter(tmp_path: Path) -> None:
+    """The image's own programs run beside the helper: they see no home, no secret, no engine's socket, and aren't asked for health."""
+    asked: dict[str, Any] = {}
+
+    class Client:
+        create_host_config = staticmethod(dict)
+
+        def create_container(self, image: str, command: list[str], **fields: Any) -> dict[str, str]:
+            asked.update(fields, image=image, command=command)
+            return {"Id": "helper"}
+
+    assert doorway._create(Client(), "any", "sandbox", str(tmp_path / "door"), {"a": "b"}) == "helper"
+    config, binds = asked["host_config"], asked["host_config"]["binds"]
+    assert (config["network_mode"], config["cap_drop"]) == ("container:sandbox", ["ALL"])
+    assert all(bind == {"bind": f"/host{place}", "mode": "ro"} for place, bind in binds.items())
+    assert {"/usr", str(tmp_path)} <= set(binds)
+    assert not {"/", "/etc", "/run", "/var", "/var/run", "/home", "/root", "/proc", str(Path.cwd())} & set(binds)
+    assert asked["healthcheck"]["Test"] == ["NONE"]
+    needed = [Path(argument) for argument in asked["command"] if argument.startswith("/") and argument != "/host"]
+    for place in needed:
+        assert any(Path(bound) in (place, *place.parents) for bound in binds), place
+
+
+def test_what_lies_in_another_place_is_bound_once(tmp_path: Path) -> None:
+    """No bind within a bind, none of what isn't there (the engine would make it), and never the whole machine."""
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    found = doorway.binds_of([tmp_path / "a", inner, tmp_path / "missing"])
+    assert [place for place in found if place.startswith(str(tmp_path))] == [str(tmp_path / "a")]
+    with pytest.raises(RuntimeFault, match="all of this machine"):
+        doorway.binds_of([Path("/")])
 
 
 def test_names_that_an_engine_takes() -> None:
