@@ -8,12 +8,15 @@ listeners that were opened for them, and no other address. The machine's files t
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -27,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 # No file of a session may grow beyond this unless its limits say otherwise: a runaway log must not fill the disk.
 DEFAULT_FILE_BYTES = 16 * 1024**3
+# A program may have put a pipe where a file should be: whoever opens it must not wait for its other end, with the whole worker.
+_PLAIN = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 # What a program may need of the worker's own environment. Everything else starts empty.
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -116,9 +121,11 @@ class LocalRuntime:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             # Created with its mode, so that a secret is never readable for a moment; chmod for a file that was there.
-            place.touch(mode)
-            place.chmod(mode)
-            place.write_bytes(content)
+            with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | _PLAIN, mode), "wb") as file:
+                _check_plain(file)
+                os.fchmod(file.fileno(), mode)
+                file.truncate()
+                file.write(content)
         except OSError as error:
             raise RuntimeFault(f"{place} can't be written: {error}") from error
 
@@ -126,7 +133,8 @@ class LocalRuntime:
         """Reads a file."""
         place = Path(self.workdir) / path
         try:
-            with place.open("rb") as file:
+            with os.fdopen(os.open(place, os.O_RDONLY | _PLAIN), "rb") as file:
+                _check_plain(file)
                 data = file.read(limit_bytes + 1)
         except OSError as error:
             raise RuntimeFault(f"{place} can't be read: {error}") from error
@@ -180,6 +188,11 @@ class LocalRuntime:
             )
         except (OSError, ValueError) as error:
             raise RuntimeFault(f"{argv[0]} can't be started in {cwd}: {error}") from error
+
+
+def _check_plain(file: BinaryIO) -> None:
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def _limits_text(limits: Limits) -> str:

@@ -73,7 +73,8 @@ def test_a_door_shows_nothing_of_this_machine_but_an_interpreter(tmp_path: Path)
     asked: dict[str, Any] = {}
 
     class Client:
-        create_host_config = staticmethod(dict)
+        def create_host_config(self, **fields: Any) -> dict[str, Any]:
+            return fields
 
         def create_container(self, image: str, command: list[str], **fields: Any) -> dict[str, str]:
             asked.update(fields, image=image, command=command)

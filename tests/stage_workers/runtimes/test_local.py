@@ -8,9 +8,34 @@ from pathlib import Path
 import pytest
 
 from schemas.task import RuntimeSpec
+from stage_workers.runtimes import RuntimeFault
 from stage_workers.runtimes.checks import Bench
 from stage_workers.runtimes.factory import Runtimes
 from tests.stage_workers.runtimes.base import RuntimeTests
+
+
+async def test_a_pipe_in_a_file_s_place(tmp_path: Path) -> None:
+    """A pipe that a program left where a file is to be read or written is a fault at once: nobody waits for its other end."""
+    runtime = Runtimes(root=tmp_path, owner="tests/one", isolates_local=False)(RuntimeSpec(), "pipes")
+    await runtime.start()
+    try:
+        os.mkfifo(Path(runtime.workdir) / "pipe")
+        reader = os.open(Path(runtime.workdir) / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            with pytest.raises(RuntimeFault, match=r"can't be written: .*no regular file"):
+                await runtime.upload("pipe", b"x")
+        finally:
+            os.close(reader)
+        with pytest.raises(RuntimeFault, match="can't be written"):
+            await runtime.upload("pipe", b"x")
+        with pytest.raises(RuntimeFault, match=r"can't be read: .*no regular file"):
+            await runtime.download("pipe")
+        await runtime.upload("file", b"a longer text", 0o600)
+        await runtime.upload("file", b"short", 0o755)
+        assert await runtime.download("file") == b"short"
+        assert (Path(runtime.workdir) / "file").stat().st_mode & 0o777 == 0o755
+    finally:
+        await runtime.stop()
 
 
 class TestIsolated(RuntimeTests):
