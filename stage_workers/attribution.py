@@ -25,6 +25,8 @@ _OF_THE_REQUEST: Final = frozenset({"bad_request", "context_overflow", "too_larg
 async def attributed(kit: Kit, session: Session, keeper: LeaseKeeper, outcome: Outcome) -> Outcome:
     """The outcome with its boundary settled by the last model call: `provider` when that failed there, also at exit code 0."""
     if keeper.is_moving:
+        if outcome.status is Status.COMPLETED and not (keeper.is_waited_for or keeper.tally.is_last_cut):
+            return outcome  # its proxy went after its last answer
         return _at_provider(outcome, "no proxy took the session's calls any more")
     if outcome.status not in {Status.COMPLETED, Status.FAILED}:
         return outcome

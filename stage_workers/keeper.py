@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -14,10 +13,10 @@ import harnesses
 from schemas.records import SessionEventType, Stage
 from stage_workers.admin import ProxyRefusedError, ProxyUnavailableError
 from stage_workers.errors import StageFault
+from stage_workers.face import Face, forward_address
 from stage_workers.kit import Kit
 from stage_workers.leases import LeaseOpener, seal_lease
-from stage_workers.model_socket import ModelSocket, RouteOver, SocketLimits, Upstream
-from stage_workers.model_socket.relay import Tally
+from stage_workers.model_socket import ModelSocket, RouteOver, SocketLimits, Tally
 from stage_workers.proxies import ProxyNode
 from stage_workers.runtimes import Runtime
 from stage_workers.sessions import OpenLease, Session
@@ -42,12 +41,13 @@ class LeaseKeeper:
         self._is_forward = is_forward
         self._authority = ""
         self._opener = LeaseOpener(kit, session, secret, self._fits)
-        self._sockets: list[tuple[_Face, ModelSocket]] = []
+        self._sockets: list[tuple[Face, ModelSocket]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._lease: OpenLease | None = None
         self._changed = asyncio.Event()
         self._look: asyncio.Task[None] | None = None
         self._moving: asyncio.Task[None] | None = None
+        self._is_closed = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tally = Tally()
         self.address = ""
@@ -60,6 +60,11 @@ class LeaseKeeper:
         """Whether there is no proxy at the moment."""
         return self._lease is None
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the harness waits for an answer, or for more of one."""
+        return any(socket.is_waiting for _, socket in self._sockets)
+
     async def start(self, runtime: Runtime) -> OpenLease:
         """Opens the lease and the sockets. Raises StageFault, RuntimeFault."""
         lease = await self._opener.first()
@@ -69,7 +74,7 @@ class LeaseKeeper:
             forward = harnesses.ForwardProxy.announced(lease.node.details)
             if forward is not None:
                 self._authority = forward.ca_pem.decode()
-                address = await self._listen(runtime, _forward_address)
+                address = await self._listen(runtime, forward_address)
                 self.forward = harnesses.ForwardProxy(
                     address=address, ca_pem=forward.ca_pem, system_pem=forward.system_pem
                 )
@@ -79,7 +84,7 @@ class LeaseKeeper:
     async def _listen(self, runtime: Runtime, address_of: Callable[[ProxyNode], str]) -> str:
         settings = self._kit.settings
         limits = SocketLimits(hold_s=settings.hold_s, resend_bytes=settings.resend_bytes)
-        face = _Face(self, address_of)
+        face = Face(self, address_of)
         socket = ModelSocket(await runtime.listen(), face, limits, self._kit.budget, self.tally)
         self._sockets.append((face, socket))
         await socket.start()
@@ -94,6 +99,7 @@ class LeaseKeeper:
 
     async def close(self) -> None:
         """Closes the sockets with all their connections, and looks after the lease no longer."""
+        self._is_closed = True  # what a connection finds out from now on begins nothing any more
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -135,6 +141,8 @@ class LeaseKeeper:
 
     async def examined(self, writer: int) -> OpenLease:
         """The writer in use, after a look at whether this one still is open where it was opened. Raises RouteOver."""
+        if self._is_closed:
+            raise RouteOver("the session's run is over")
         lease = self._lease
         if lease is not None and lease.writer == writer:
             if self._look is None or self._look.done():
@@ -184,14 +192,14 @@ class LeaseKeeper:
                 self._lose(lease, "it was restarted")
             elif kit.proxies.now(lease.node).is_stopping:
                 self._hand_over(lease)
-            elif any(socket.is_waiting for _, socket in self._sockets) and (why := await kit.guard.loss(lease.node)):
+            elif self.is_waited_for and (why := await kit.guard.loss(lease.node)):
                 self._lose(lease, why)
 
     # --- moving
 
     def _lose(self, lease: OpenLease, why: str) -> None:
         """The proxy is gone: connections are held until the lease is open elsewhere."""
-        if self._lease is not lease:
+        if self._is_closed or self._lease is not lease:
             return
         log.warning("proxy.lost", session_id=self._session.session_id, proxy=lease.node.node_id, why=why)
         self._lease = None
@@ -261,33 +269,6 @@ class LeaseKeeper:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("lease.keeper_failed", session_id=self._session.session_id, error=repr(error))
-
-
-class _Face:
-    """One listener of the lease's proxy, as a model socket's route."""
-
-    def __init__(self, keeper: LeaseKeeper, address_of: Callable[[ProxyNode], str]) -> None:
-        self._keeper = keeper
-        self._address_of = address_of
-
-    def of(self, lease: OpenLease) -> Upstream:
-        parts = urlsplit(self._address_of(lease.node))
-        return Upstream(parts.hostname or "", parts.port or 80, lease.writer)
-
-    def peek(self) -> Upstream | None:
-        lease = self._keeper.peek()
-        return None if lease is None else self.of(lease)
-
-    async def current(self) -> Upstream:
-        return self.of(await self._keeper.current())
-
-    async def verified(self, upstream: Upstream) -> Upstream:
-        return self.of(await self._keeper.examined(upstream.writer))
-
-
-def _forward_address(node: ProxyNode) -> str:
-    forward = node.details.get("forward")
-    return str(forward.get("address", "")) if isinstance(forward, dict) else ""
 
 
 @contextlib.asynccontextmanager

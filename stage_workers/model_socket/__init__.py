@@ -6,8 +6,9 @@ session's lease is open; when that one dies, connections are held, the lease is 
 
 from __future__ import annotations
 
+from stage_workers.model_socket.limits import SocketLimits, Tally
 from stage_workers.model_socket.relay import Connection
 from stage_workers.model_socket.route import Route, RouteOver, Upstream
-from stage_workers.model_socket.socket import ModelSocket, SocketLimits
+from stage_workers.model_socket.socket import ModelSocket
 
-__all__ = ["Connection", "ModelSocket", "Route", "RouteOver", "SocketLimits", "Upstream"]
+__all__ = ["Connection", "ModelSocket", "Route", "RouteOver", "SocketLimits", "Tally", "Upstream"]

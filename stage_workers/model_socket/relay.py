@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import structlog
 
 from stage_workers.model_socket.exchange import Budget, Exchange, State
+from stage_workers.model_socket.limits import SocketLimits, Tally
 from stage_workers.model_socket.route import Route, RouteOver, Upstream
+from stage_workers.model_socket.sides import dial, drop, tear_off
 
 log = structlog.get_logger(__name__)
 
-_CONNECT_S: Final = 5.0
-"""To a machine of our own network; a proxy that takes longer is looked at."""
 _PAUSE_S: Final = 0.2
 """Between tries to connect to a proxy that is said to be well."""
-_RESET: Final = struct.pack("ii", 1, 0)
-"""Linger for no time: the close is a reset."""
 _RESENDS: Final = 3
 """How often one request is sent again when a proxy that is well drops it unanswered: more often it is the request."""
 _DENIED: Final = (b"401", b"409")
 """Statuses by which a proxy says that our secret opens nothing (any more): after a restart, or a seal at its stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SocketLimits:
-    """What model sockets may take of the worker's memory, and how long a client is held while there is no proxy."""
-
-    hold_s: float = 300.0
-    buffer_bytes: int = 256 * 1024
-    """Per connection and direction, before its sender has to wait."""
-    resend_bytes: int = 32 * 1024 * 1024
-    """Of one request, kept until its answer begins; larger ones aren't sent again."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What happened on a session's connections."""
-
-    connections: int = 0
-    resent: int = 0
-    """Requests that were sent again to another proxy."""
-    cut: int = 0
-    """Connections that were cut because their proxy was lost."""
-    is_last_cut: bool = False
-    """Nothing came from a proxy since the last cut."""
 
 
 class Connection(asyncio.Protocol):
@@ -128,7 +99,7 @@ class Connection(asyncio.Protocol):
         if self._proxy is not None:
             self._proxy.resume_reading()
 
-    # --- the proxy's side, called by `_ProxySide`
+    # --- the proxy's side, called by `ProxySide`
 
     def from_proxy(self, data: bytes) -> None:
         """Bytes of the answer."""
@@ -180,8 +151,6 @@ class Connection(asyncio.Protocol):
                 is_cut = True
                 self._begin(self._end_after_look(upstream))
                 return
-            case _:
-                pass
         self._end(is_cut=is_cut)
 
     async def _end_after_look(self, upstream: Upstream) -> None:
@@ -203,7 +172,8 @@ class Connection(asyncio.Protocol):
         if self._resend():
             self._connect(after=upstream)
             return
-        self._end(is_cut=True)
+        # A client that had all its answers, and only waits for the proxy to close, too, missed nothing.
+        self._end(is_cut=self.exchange.state is not State.IDLE)
 
     def leave(self, upstream: Upstream) -> None:
         """A proxy is dead: whatever went there doesn't any more."""
@@ -250,7 +220,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(self._limits.hold_s):
                 upstream = await (self._route.current() if after is None else self._route.verified(after))
-                while (proxy := await self._dial(upstream)) is None:
+                while (proxy := await dial(self, upstream, self._limits.buffer_bytes)) is None:
                     upstream = await self._route.verified(upstream)
                     await asyncio.sleep(_PAUSE_S)
         except (RouteOver, TimeoutError) as error:
@@ -269,16 +239,6 @@ class Connection(asyncio.Protocol):
             proxy.write_eof()
         elif proxy.get_write_buffer_size() <= self._limits.buffer_bytes:
             self._client.resume_reading()
-
-    async def _dial(self, upstream: Upstream) -> asyncio.Transport | None:
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                transport, _ = await asyncio.get_running_loop().create_connection(
-                    lambda: _ProxySide(self, self._limits.buffer_bytes), upstream.host, upstream.port
-                )
-        except (OSError, TimeoutError):
-            return None
-        return transport
 
     async def _answer_denied(self, data: bytes) -> None:
         """The proxy doesn't take our secret: passed on if that is so, else the request goes to the proxy that does."""
@@ -306,25 +266,21 @@ class Connection(asyncio.Protocol):
 
     def _drop_proxy(self) -> None:
         if self._proxy is not None:
-            side = cast("_ProxySide", self._proxy.get_protocol())
-            side.connection = None
-            self._proxy.abort()
+            drop(self._proxy)
         self._proxy = None
 
     def _end(self, *, is_cut: bool) -> None:
-        """Closes the client's side: in order, or torn off, so that no client takes a part of an answer for the whole."""
-        if self._client is None:
+        """Closes the client's side: in order, or torn off."""
+        client, self._client = self._client, None
+        if client is None:
             return
         if is_cut:
             self._tally.cut += 1
             self._tally.is_last_cut = True
-            # Without this the kernel would close in order, and an answer without a length would look whole.
-            self._client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.abort()
+            tear_off(client)
         else:
-            client, self._client = self._client, None
             client.close()
-            self._done()
+        self._done()
 
     def abort(self) -> None:
         """Ends it at once, on both sides."""
@@ -341,44 +297,3 @@ class Connection(asyncio.Protocol):
         self._unsent, self._unsent_bytes = [], 0
         self.exchange.close()
         self._on_end(self)
-
-
-class _ProxySide(asyncio.Protocol):
-    """The side towards the proxy, for as long as the connection uses this one."""
-
-    def __init__(self, connection: Connection, buffer_bytes: int) -> None:
-        self.connection: Connection | None = connection
-        self._buffer_bytes = buffer_bytes
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
-        cast("asyncio.Transport", transport).set_write_buffer_limits(self._buffer_bytes)
-
-    def data_received(self, data: bytes) -> None:
-        """From the proxy."""
-        if self.connection is not None:
-            self.connection.from_proxy(data)
-
-    def eof_received(self) -> bool:
-        """The proxy is done."""
-        if self.connection is None or self.connection.proxy_half_closed():
-            return self.connection is not None
-        self.connection.proxy_ended()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The proxy is gone."""
-        if self.connection is not None and exc is not None:
-            self.connection.proxy_failed()
-        elif self.connection is not None:
-            self.connection.proxy_ended()
-
-    def pause_writing(self) -> None:
-        """Its buffer is full."""
-        if self.connection is not None:
-            self.connection.proxy_paused()
-
-    def resume_writing(self) -> None:
-        """There is room again."""
-        if self.connection is not None:
-            self.connection.proxy_resumed()

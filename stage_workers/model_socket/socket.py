@@ -8,7 +8,8 @@ from typing import Final
 import structlog
 
 from stage_workers.model_socket.exchange import Budget
-from stage_workers.model_socket.relay import Connection, SocketLimits, Tally
+from stage_workers.model_socket.limits import SocketLimits, Tally
+from stage_workers.model_socket.relay import Connection
 from stage_workers.model_socket.route import Route, Upstream
 from stage_workers.runtimes.base import Listener
 
@@ -17,8 +18,6 @@ log = structlog.get_logger(__name__)
 _BACKLOG: Final = 1024
 _MOST_CONNECTIONS: Final = 4096
 """Of one session: a harness that leaks connections must not take the worker's last file."""
-
-__all__ = ["ModelSocket", "SocketLimits"]
 
 
 class ModelSocket:

@@ -8,13 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bus.memory import MemoryBus
 from schemas import ids
 from schemas.records import Boundary, SessionEvent, SessionEventType, Status
+from stage_workers.keeper import LeaseKeeper
+from stage_workers.model_socket import RouteOver
+from stage_workers.proxies import ProxyNode
+from stage_workers.sessions import OpenLease
 from tests.stage_workers.model_socket.stubs import Handler, StubProxy, echo, half, silent
 from tests.stage_workers.world import FakeProxy, World, task, world
 
@@ -305,3 +309,17 @@ async def test_giving_up_after_a_cut_is_the_providers_fault(fleet: Fleet) -> Non
     await first.kill()
     finished = await heard(around, SessionEventType.FINISHED)
     assert (finished.status, finished.boundary, finished.exit_code) == (Status.FAILED, Boundary.PROVIDER, 0)
+
+
+async def test_after_its_end_a_keeper_opens_nothing() -> None:
+    """A connection that finds its proxy dead while the run is being closed begins no look and no take-over that would outlive it."""
+    keeper = LeaseKeeper(cast("Any", None), cast("Any", None), "secret", is_forward=False)
+    node = ProxyNode(node_id="p", incarnation="i", data_address="", admin_address="", fresh_until=0, is_draining=False)
+    lease = OpenLease(node=node, secret="secret", writer=1)
+    keeper._use(lease)
+    await keeper.close()
+    with pytest.raises(RouteOver):
+        await keeper.examined(1)
+    keeper._lose(lease, "gone")
+    assert keeper.peek() is lease
+    assert not keeper._tasks

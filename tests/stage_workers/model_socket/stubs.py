@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 from stage_workers.model_socket import ModelSocket, RouteOver, SocketLimits, Upstream
 from stage_workers.model_socket.exchange import Budget
-from stage_workers.model_socket.relay import Tally
+from stage_workers.model_socket.limits import Tally
 from stage_workers.runtimes.network import listen_here
 
 Handler = Callable[["StubProxy", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

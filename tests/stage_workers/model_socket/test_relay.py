@@ -389,6 +389,27 @@ async def test_half_closed_clients_get_their_answer(proxies: Proxies) -> None:
         await closes(writer)
 
 
+async def test_a_client_that_has_everything_is_not_cut(proxies: Proxies) -> None:
+    """A client that left after its answer missed nothing, though its frozen proxy never closed the connection and is given up."""
+
+    async def answers_once(proxy: StubProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(await read_request(reader)))
+        await proxy.go_on.wait()
+
+    _, upstream = await proxies.start(b"one:", answers_once)
+    async with listening(StubRoute(upstream)) as (socket, port, tally):
+        reader, writer = await ask(port, b"hello")
+        assert await read_answer(reader) == b"hello"
+        writer.write_eof()
+        (connection,) = socket._connections
+        while not connection._has_client_ended:
+            await asyncio.sleep(0.01)
+        socket.leave(upstream)
+        assert await reader.read() == b""
+        assert (tally.cut, tally.is_last_cut) == (0, False)
+        await closes(writer)
+
+
 async def test_tunnels_carry_bytes_both_ways_and_close_by_halves(proxies: Proxies) -> None:
     """After an upgrade anything goes, in both directions, until each side has ended its own."""
 
