@@ -83,7 +83,7 @@ class Admin:
         try:
             response: web.StreamResponse = await handler(request)
         except LeaseRefusalError as exc:
-            return _error(exc.status, str(exc))
+            return _error(exc.status, str(exc), is_certain=exc.is_certain)
         except ValidationError as exc:
             first = exc.errors(include_url=False, include_input=False)[0]
             return _error(400, f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
@@ -152,5 +152,6 @@ def _last_call(lease: Lease) -> dict[str, object] | None:
     return None if lease.last_end is None else dataclasses.asdict(lease.last_end)
 
 
-def _error(status: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status)
+def _error(status: int, message: str, *, is_certain: bool = False) -> web.Response:
+    certain = {"is_certain": True} if is_certain else {}
+    return web.json_response({"error": message, **certain}, status=status)

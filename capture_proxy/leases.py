@@ -33,11 +33,15 @@ LEGAL_MOVES: Final[dict[LeaseState, frozenset[LeaseState]]] = {
 
 
 class LeaseRefusalError(Exception):
-    """An open or a seal that can't be done; `status` is the admin listener's HTTP status."""
+    """An open or a seal that can't be done; `status` is the admin listener's HTTP status.
 
-    def __init__(self, message: str, *, status: int = 409) -> None:
+    `is_certain` tells the opener that nothing was done, so that it needn't ask here again before it goes elsewhere.
+    """
+
+    def __init__(self, message: str, *, status: int = 409, is_certain: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.is_certain = is_certain
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,13 +44,13 @@ class Pulse:
 
     async def _beat(self) -> None:
         while True:
+            self._now.clear()  # before the beat is made: what changes while it is on its way makes another one
             self._seq += 1
             try:
                 async with asyncio.timeout(self._every_s * 5):
                     await self._bus.publish(self._make(self._seq))
             except Exception as exc:  # noqa: BLE001 - the heartbeat's boundary: a missed beat says what it should say
                 log.warning("heartbeat.missed", error=repr(exc))
-            self._now.clear()
             try:
                 async with asyncio.timeout(self._every_s):
                     await self._now.wait()

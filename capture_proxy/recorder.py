@@ -66,7 +66,9 @@ class Recorder:
     async def open(self, lease: Lease, *, takes_over: int) -> Lease:
         """Opens a lease; returns when `SessionOpened` is durable. Raises LeaseRefusalError."""
         if self.is_draining:
-            raise LeaseRefusalError("this proxy is draining: open the lease at another one", status=503)
+            raise LeaseRefusalError(
+                "this proxy is draining: open the lease at another one", status=503, is_certain=True
+            )
         if (newest := self.newest_attempt(lease.session_id)) > lease.attempt:
             # Its worker was thought dead, and doesn't know it yet.
             raise LeaseRefusalError(
@@ -75,7 +77,7 @@ class Recorder:
         try:
             self.spool.check_room()
         except SpoolRefusalError as exc:
-            raise LeaseRefusalError(str(exc), status=503) from exc
+            raise LeaseRefusalError(str(exc), status=503, is_certain=True) from exc
         found = self.book.open(lease)
         if found is not lease and found.state is LeaseState.OPEN:
             return found

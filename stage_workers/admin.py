@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -19,7 +20,7 @@ _PROBE_S = 3.0
 
 
 class ProxyUnavailableError(Exception):
-    """The proxy gave no answer, or said that it can't now. `is_certain`: it surely did nothing (no connection came about)."""
+    """The proxy gave no answer, or said that it can't now. `is_certain`: it surely did nothing (no connection, or it says so)."""
 
     is_retriable = True
 
@@ -112,10 +113,20 @@ class AdminClient:
                 if response.status in {400, 401, 403, 404, 409, 422}:
                     raise ProxyRefusedError(f"{url} answered {response.status}: {text[:300]}")
                 if response.status != 200 and response.status not in also:
-                    raise ProxyUnavailableError(f"{url} answered {response.status}: {text[:300]}")
+                    said = f"{url} answered {response.status}: {text[:300]}"
+                    raise ProxyUnavailableError(said, is_certain=_did_nothing(text))
                 answer = await response.json(content_type=None) if text else {}
                 return answer if isinstance(answer, Mapping) else {}
         except aiohttp.ClientConnectorError as error:
             raise ProxyUnavailableError(f"{url}: {error}", is_certain=True) from error
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise ProxyUnavailableError(f"{url}: {type(error).__name__} {error}") from error
+
+
+def _did_nothing(text: str) -> bool:
+    """Whether an answer says that nothing was done (a proxy that drains, or whose spool is full)."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(answer, Mapping) and answer.get("is_certain") is True

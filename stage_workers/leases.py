@@ -89,6 +89,10 @@ class LeaseOpener:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             except ProxyRefusedError as error:
+                if held is not None and _is_one(node, held.node) and await self._is_open(held):
+                    # It came back to itself between our look and our asking.
+                    self._writer -= 1
+                    return held
                 raise StageFault(Boundary.PROVIDER, f"the proxy refused to open the lease: {error}") from error
             lease = OpenLease(node=node, secret=self._secret, writer=self._writer)
             session.leases.append(lease)

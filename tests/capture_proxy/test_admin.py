@@ -156,8 +156,8 @@ async def test_leases_and_health_show_what_is_open(stack: Stack) -> None:
 async def test_a_draining_proxy_opens_nothing_new(stack: Stack) -> None:
     """Drain: open leases go on, new ones are told to go elsewhere."""
     stack.proxy.drain()
-    status, _ = await stack.open(lease_id="another", session_id="s2", secret_hash=ids.secret_hash("x"))
-    assert status == 503
+    status, said = await stack.open(lease_id="another", session_id="s2", secret_hash=ids.secret_hash("x"))
+    assert (status, said["is_certain"]) == (503, True)
     assert (await ask(stack, WIRES[0], stream=False))[0] == 200
 
 
