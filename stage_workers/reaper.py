@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +27,23 @@ class StateDirBusyError(Exception):
 
 
 def owner_of(state_dir: Path, worker_id: str) -> str:
-    """What the runtimes of this worker are marked with, in every incarnation."""
-    return f"{worker_id}@{ids.digest(str(state_dir.resolve()).encode())[:12]}"
+    """What the runtimes of this worker are marked with, in every incarnation.
+
+    Not by names and paths alone: an engine may serve several machines or containers, where they are the same.
+    """
+    return f"{worker_id}@{ids.digest(f'{_state_id(state_dir)} {state_dir.resolve()}'.encode())[:12]}"
+
+
+def _state_id(state_dir: Path) -> str:
+    """What is drawn once for a state directory, and stays."""
+    place = state_dir / "owner.id"
+    if not place.exists():
+        state_dir.mkdir(parents=True, exist_ok=True)
+        # Whole at once, however this process ends. The state directory's lock keeps others from drawing, too.
+        drawn = state_dir / "owner.id.new"
+        drawn.write_text(uuid.uuid4().hex, encoding="ascii")
+        drawn.replace(place)
+    return place.read_text(encoding="ascii")
 
 
 def runtimes_dir(state_dir: Path) -> Path:

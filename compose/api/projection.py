@@ -268,7 +268,7 @@ class Projection:
     def _make_room(self) -> None:
         while len(self.sessions) > self._max_sessions and self._evictable:
             task = self.tasks.get(next(iter(self._evictable)))
-            if task is None:
+            if task is None or not task.is_ended:  # run again since
                 self._evictable.pop(next(iter(self._evictable)))
                 continue
             self.evicted += 1

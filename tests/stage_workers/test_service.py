@@ -69,6 +69,16 @@ async def test_one_worker_per_state_directory(memory_bus: MemoryBus, tmp_path: P
             pass
 
 
+def test_a_worker_s_mark_is_its_state_directory_s(tmp_path: Path) -> None:
+    """The same in every incarnation; another one for a worker of the same name and path elsewhere, which may use the same engine."""
+    here = tmp_path / "state"
+    owner = owner_of(here, "worker-1")
+    assert owner_of(here, "worker-1") == owner != owner_of(here, "worker-2")
+    assert [path.name for path in here.iterdir()] == ["owner.id"]
+    here.rename(tmp_path / "elsewhere")
+    assert owner_of(here, "worker-1") != owner
+
+
 async def test_orphans_are_reaped(tmp_path: Path) -> None:
     """What a dead incarnation left running is killed at the start, and its directories are removed; others' are not touched."""
     owner = owner_of(tmp_path, "worker-1")

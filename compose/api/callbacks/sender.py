@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,9 @@ from trainer_sink.client.callbacks import DELIVERY_HEADER, EVENT_HEADER, SIGNATU
 
 FAILING_S: Final = 5.0
 """After a failure a host isn't bothered for so long by results that it hasn't been told of yet."""
+
+WHOLE_TIMES: Final = 6
+"""A whole try may take so many times as long as one step of it: bodies may be large and lines slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Sender:
     def __init__(self, settings: ApiSettings) -> None:
         assert settings.callback_key is not None
         self._key = settings.callback_key.get_secret_value()
+        self._timeout_s = settings.callback_timeout_s
         self._http = httpx.AsyncClient(
             timeout=settings.callback_timeout_s,
             follow_redirects=False,
@@ -47,7 +52,11 @@ class Sender:
             SIGNATURE_HEADER: sign_callback(self._key, body, int(time.time())),
         }
         try:
-            async with self._http.stream("POST", url, content=body, headers=headers) as response:
+            # The client's time-outs start anew with every byte; a host that answers one now and then must not hold the lane.
+            async with (
+                asyncio.timeout(WHOLE_TIMES * self._timeout_s),
+                self._http.stream("POST", url, content=body, headers=headers) as response,
+            ):
                 code = response.status_code
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             outcome = Outcome(is_delivered=False, status_code=0, error=f"{type(error).__name__}: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from pydantic import SecretStr
 
 from bus.memory import MemoryBus
 from compose.api.callbacks.allowed import refusal
+from compose.api.callbacks.sender import Sender
 from compose.api.callbacks.service import RESULTS_GROUP
 from schemas.records import Callback, CallbackState, Status
 from tests.compose.api import facts
@@ -221,6 +223,32 @@ async def test_a_dead_receiver_holds_up_nobody_else(memory_bus, receiver, task):
         assert {b["task_id"] for b in receiver.bodies()} == {"alive"}
 
 
+async def test_a_host_that_answers_byte_by_byte_is_left_in_time() -> None:
+    """Each byte would begin the client's time-out anew; a whole try has a limit of its own."""
+
+    async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        with contextlib.suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    server = await asyncio.start_server(dribble, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sender = Sender(settings(callback_key=SecretStr(SECRET), callback_timeout_s=0.1))
+    try:
+        async with asyncio.timeout(10):
+            outcome = await sender.post(f"http://127.0.0.1:{port}/", b"{}", event="x", delivery_id="d")
+    finally:
+        await sender.close()
+        server.close()
+        await server.wait_closed()
+    assert (outcome.is_delivered, outcome.status_code) == (False, 0)
+    assert "TimeoutError" in outcome.error
+
+
 async def test_in_polars_shape_the_task_is_told_whole(memory_bus, receiver):
     """A task of Polar's form gets one TaskResult with every session's traces, at its end."""
     async with calling(memory_bus) as client:
@@ -276,5 +304,5 @@ def test_a_signature_has_an_age() -> None:
     header = sign_callback("k", b"{}", 1000)
     assert verify_callback("k", b"{}", header, now_s=1200)
     assert not verify_callback("k", b"{}", header, now_s=1301)
-    for odd in ("", "t=1000", "v1=00", "t=x,v1=y", "t=²,v1=y", header.replace("v1=", "v2=")):
+    for odd in ("", "t=1000", "v1=00", "t=x,v1=y", "t=²,v1=y", f"t={'9' * 5000},v1=y", header.replace("v1=", "v2=")):
         assert not verify_callback("k", b"{}", odd, now_s=1000)

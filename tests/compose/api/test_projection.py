@@ -92,6 +92,21 @@ def test_a_group_that_is_run_again_keeps_its_task_running() -> None:
     assert rows.tasks["t"].groups["g2"].generation == 1
 
 
+def test_what_runs_again_is_not_forgotten() -> None:
+    """A task that was over and has a generation that runs stays in memory, also when there are too many sessions."""
+    rows = Projection(max_sessions=2)
+    for record, offset in life():
+        if record.NAME == "scored_trajectory":
+            head = ScoredHead.of_headers(dict(encode(record).headers))
+            assert head is not None
+            rows.take_scored(head, 0, offset)
+        else:
+            rows.take(record, 0, offset)
+    rows.take(GroupEvent(group_id="g2", type=GroupEventType.REGISTERED, task_id="t", size=1, generation=1), 0, 7)
+    rows.take(facts.state("s-again", "t", Stage.RUNNING, 1), 0, 8)
+    assert (rows.evicted, rows.tasks["t"].status, len(rows.sessions)) == (0, "running", 3)
+
+
 def test_headers_of_a_result_say_what_memory_keeps() -> None:
     """A result without a reward has none there either."""
     head = ScoredHead.of_headers(dict(encode(scored("t", 0, 2, reward=None, status=Status.FAILED)).headers))
