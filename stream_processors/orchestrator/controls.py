@@ -124,8 +124,18 @@ class Controls:
         return due
 
     def forget(self, before: int) -> None:
-        """Drop cancels from before then: nothing that they could mean still runs."""
+        """Drop what was told before then: nothing that it could mean still runs. Of what is in force the last word stays."""
         self.cancels = [c for c in self.cancels if c.at >= before]
+        in_force = self.in_force()
+        for place, told in list(self._standing.items()):
+            kept = [c for c in told if c.at >= before] or (told[-1:] if place in in_force else [])
+            if kept:
+                self._standing[place] = kept
+            else:
+                del self._standing[place]
+        known = {c.control_id for told in self._standing.values() for c in told}
+        self._told_at = {name: at for name, at in self._told_at.items() if name in known}
+        self._spans.clear()
 
     def _of(self, names: Names) -> Iterable[list[Span]]:
         if not self._standing:

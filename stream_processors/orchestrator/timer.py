@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -75,14 +75,19 @@ class Timer:
             await asyncio.sleep(min(self._settings.tick_s, TOGETHER_S))
             self._nudged.clear()
             await self._views.probe()
-            for fact in self.due():
-                try:
-                    await self._bus.publish(fact, deadline_s=PUBLISH_DEADLINE_S)
-                except BusError as error:
-                    _log.warning("fact.unpublished", fact=getattr(fact, "type", ""), key=fact.key, error=repr(error))
-                    self._pending.failed(fact.event_id)
-                    self._pending_groups.failed(fact.event_id)
-                    break
+            await self._publish(self.due())
+
+    async def _publish(self, facts: Sequence[Record]) -> None:
+        """Publish in order; what couldn't be is due again at the next look."""
+        for number, fact in enumerate(facts):
+            try:
+                await self._bus.publish(fact, deadline_s=PUBLISH_DEADLINE_S)
+            except BusError as error:
+                _log.warning("fact.unpublished", fact=getattr(fact, "type", ""), key=fact.key, error=repr(error))
+                for left in facts[number:]:
+                    self._pending.failed(left.event_id)
+                    self._pending_groups.failed(left.event_id)
+                return
 
     def due(self) -> list[Record]:
         """The facts that are due now and weren't published a moment ago."""

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from pydantic import SecretStr
 
 from schemas.records import Heartbeat
@@ -70,7 +71,7 @@ async def test_a_proxy_that_did_nothing_is_left_for_another_one() -> None:
         assert draining.asked == 1
 
 
-async def test_a_proxy_that_thaws_keeps_its_writer() -> None:
+async def test_a_proxy_that_thaws_keeps_its_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only proxy didn't answer to a look, then refuses a second writer for the secret that it has: the first one goes on."""
     proxy = FakeProxy()
     async with opening(proxy) as (opener, held, _, admin):
@@ -85,6 +86,6 @@ async def test_a_proxy_that_thaws_keeps_its_writer() -> None:
                 raise ProxyRefusedError("frozen")
             return await look(*args)
 
-        admin.lease = frozen_once  # type: ignore[method-assign]
+        monkeypatch.setattr(admin, "lease", frozen_once)
         assert await opener.next(frozenset({"p0"}), held=first) is first
         assert (looks, held.writers) == (2, [1])

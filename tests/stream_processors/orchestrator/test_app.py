@@ -7,6 +7,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from bus.errors import BusUnavailableError
 from bus.memory import MemoryBus
 from schemas import ids
 from schemas.records import (
@@ -121,6 +124,28 @@ async def test_the_timer_publishes_a_fact_once_until_it_is_applied(memory_bus: M
     clock.now += 11_000
     orchestrator.fleet.take(beat, clock.now)
     assert [f.event_id for f in orchestrator.due()] == [fact.event_id]
+
+
+async def test_what_an_outage_kept_from_the_log_is_due_again_at_once(
+    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what stood behind the fact that failed, though it was never tried."""
+    clock = Clock(2**41)
+    driven = Driven(memory_bus, lambda bus: make(bus, clock))
+    for name in ("one", "two"):
+        await memory_bus.publish(registered(session_id=name, task={"budgets": {"queue_s": 10**12}}))
+    await driven.catch_up()
+    orchestrator = whole(driven.processor)
+    orchestrator.fleet.take(Heartbeat(node_id="w", role="worker", incarnation="i", free_init=2), clock.now)
+    facts = orchestrator.due()
+    assert len(facts) == 2
+
+    async def fails(*_: object, **__: object) -> None:
+        raise BusUnavailableError("away")
+
+    monkeypatch.setattr(orchestrator._timer._bus, "publish", fails)
+    await orchestrator._timer._publish(facts)
+    assert [f.event_id for f in orchestrator.due()] == [f.event_id for f in facts]
 
 
 async def test_views_see_beats_and_controls(memory_bus: MemoryBus) -> None:

@@ -110,3 +110,26 @@ def test_a_control_that_is_read_twice_counts_once() -> None:
         view.take(control(PAUSE, 1), 10)
     assert len(view.cancels) == 1
     assert view.in_force() == {("policy", "p"): PAUSE}
+
+
+def test_old_words_are_forgotten_and_nothing_else_changes() -> None:
+    """A trainer that pauses its policy at every step leaves nothing behind; what is still paused stays so, with its renewals."""
+    told = [control(action, at) for at in range(0, 1000, 2) for action in (PAUSE, RESUME)]
+    told = [replace(c, control_id=f"{n}", at=n) for n, c in enumerate(told)]
+    view = Controls.of(
+        *told,
+        control(DRAIN, 3, "node", "w1"),
+        control(PAUSE, 4, "policy", "other"),
+        control(PAUSE, 5, "policy", "resumed with the fleet"),
+        control(RESUME, 6, "fleet", "*"),
+        control(DRAIN, 7, "node", "w2"),
+    )
+    before = view.in_force()
+    assert before == {("node", "w2"): DRAIN}
+    view.forget(998)
+    assert view.in_force() == before
+    assert [c.control_id for c in view._standing["policy", "p"]] == ["998", "999"]
+    assert set(view._standing) == {("policy", "p"), ("node", "w2")}
+    assert len(view._told_at) == 3
+    assert [c.target for c in view.renewals(8 + RENEW_AFTER_MS)] == ["w2"]
+    assert view.holds(NAMES) is None
