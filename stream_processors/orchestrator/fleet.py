@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from schemas.records import Heartbeat
+from schemas.records import Heartbeat, Stage
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class FleetView:
     nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
     held_at: dict[tuple[str, str, str, int], int] = field(default_factory=dict)
     """(node_id, incarnation, session_id, attempt) → when a beat last listed it."""
+    grading_at: dict[tuple[str, str, str, int], int] = field(default_factory=dict)
+    """The same key → when a beat first listed it as being graded."""
     fresh_since: int | None = None
     """Since when every beat has been read as it came; None while that can't be said (start, outage, new partitions)."""
 
@@ -41,7 +43,10 @@ class FleetView:
             return
         self.nodes[key] = Node(beat, heard_at)
         for held in beat.holds:
-            self.held_at[(*key, held.session_id, held.attempt)] = heard_at
+            name = (*key, held.session_id, held.attempt)
+            self.held_at[name] = heard_at
+            if held.stage is Stage.POSTRUN:
+                self.grading_at.setdefault(name, heard_at)
 
     def mark_full(self, worker_id: str, incarnation: str) -> None:
         """A worker declined: it gets nothing more before its next beat."""
@@ -62,6 +67,18 @@ class FleetView:
         """When a beat of this incarnation last listed the session (0: never)."""
         return self.held_at.get((worker_id, incarnation, session_id, attempt), 0)
 
+    def graded_since(self, worker_id: str, incarnation: str, session_id: str, attempt: int) -> int:
+        """When this incarnation began to grade the session, as its beats tell (0: it hasn't)."""
+        return self.grading_at.get((worker_id, incarnation, session_id, attempt), 0)
+
+    def awaits_grading(self, worker_id: str, incarnation: str, session_id: str, attempt: int) -> bool:
+        """Whether the session stands in line for its grading there: sealed, and nothing is free to grade it."""
+        node = self.nodes.get((worker_id, incarnation))
+        if node is None or node.beat.free_postrun > 0:
+            return False
+        found = (held for held in node.beat.holds if (held.session_id, held.attempt) == (session_id, attempt))
+        return any(held.stage is Stage.SEALED for held in found)
+
     def workers(self, now: int, ttl_ms: int) -> Iterable[Node]:
         """The workers that live and take sessions."""
         for (worker_id, incarnation), node in self.nodes.items():
@@ -72,3 +89,4 @@ class FleetView:
         """Drop what wasn't heard since then."""
         self.nodes = {key: node for key, node in self.nodes.items() if node.heard_at >= before}
         self.held_at = {key: at for key, at in self.held_at.items() if at >= before}
+        self.grading_at = {key: at for key, at in self.grading_at.items() if key in self.held_at}

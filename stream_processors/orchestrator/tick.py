@@ -116,6 +116,11 @@ def _deadline(row: SessionRow, seen: Seen) -> SessionEvent | None:
     since_at = row.queued_at if row.stage is Stage.QUEUED else row.since_at
     if allowed_ms is None or now - since_at < allowed_ms:
         return None
+    if row.stage is Stage.POSTRUN and now - since_at < allowed_ms + times.queue_s * 1000:
+        # Other sessions' slow grading isn't this one's: its budgets begin with its own, and the line is a queue.
+        held = (row.worker_id, row.incarnation, row.session_id, row.attempt)
+        if seen.fleet.awaits_grading(*held) or now - seen.fleet.graded_since(*held) < allowed_ms:
+            return None
     if row.stage is Stage.QUEUED and now - since_at - seen.controls.paused_ms(row.names, since_at, now) < allowed_ms:
         return None  # while it was paused nobody could have taken it
     return _fact(row, Fact.DEADLINE_HIT, now, error=f"the {row.stage} stage took longer than {allowed_ms / 1000:g} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -118,6 +119,29 @@ def test_every_stage_has_a_budget_of_its_own(stage: Stage, allowed_s: int) -> No
     assert due([row], view, row.since_at + allowed_s * 1000 - 1) == []
     (hit,) = due([row], view, row.since_at + allowed_s * 1000)
     assert (hit.type, hit.stage, hit.attempt, hit.round) == (Fact.DEADLINE_HIT, stage, row.attempt, row.round)
+
+
+def test_standing_in_line_for_its_grading_is_no_part_of_its_budget() -> None:
+    """While its worker grades others the session waits, for as long as it may in a queue; then it has its budgets in full."""
+    row = replace(row_in(Stage.POSTRUN), sealing={})
+    began, whole_ms = row.since_at, 330_000
+
+    def told(at: int, stage: Stage, free: int) -> FleetView:
+        held = Held(session_id=row.session_id, attempt=row.attempt, stage=stage)
+        view.take(beat(seq=next(seqs), holds=[held], free_postrun=free), at)
+        return view
+
+    view, seqs = fleet(), itertools.count()
+    view.fresh_since = None
+    assert due([row], told(began + whole_ms, Stage.SEALED, 0), began + whole_ms) == []
+    assert due([row], told(began + whole_ms + 1, Stage.SEALED, 1), began + whole_ms + 1) != []
+    late = began + whole_ms + 100_000
+    assert [f.type for f in due([row], told(late, Stage.SEALED, 0), late)] == [Fact.DEADLINE_HIT]
+    start = began + whole_ms + 2
+    told(start, Stage.POSTRUN, 0)
+    row = replace(row, times=replace(row.times, queue_s=1e6))
+    assert due([row], told(start + 1000, Stage.POSTRUN, 0), start + whole_ms - 1) == []
+    assert [f.type for f in due([row], view, start + whole_ms)] == [Fact.DEADLINE_HIT]
 
 
 def test_a_silent_holder_loses_its_lease() -> None:
