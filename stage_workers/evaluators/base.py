@@ -145,3 +145,11 @@ def mapping_option(given: Mapping[str, object], option: str, *, required: bool =
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise EvaluatorError(f"evaluator.options.{option}: must be a mapping")
     return dict(value)
+
+
+def bytes_of(text: str, where: str) -> bytes:
+    """A text as UTF-8. Raises EvaluatorError, starting with `where`, for half a character: JSON can spell it, no file can hold it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise EvaluatorError(f"{where}: holds half a character at {error.start}") from error

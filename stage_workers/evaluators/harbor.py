@@ -7,7 +7,6 @@ The task format of the Harbor framework: the tests are uploaded after the agent 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import posixpath
@@ -22,6 +21,7 @@ from stage_workers.evaluators.base import (
     EvaluatorError,
     Grade,
     Place,
+    bytes_of,
     check_options,
     mapping_option,
     seconds_option,
@@ -152,11 +152,11 @@ def _content(path: str, value: object) -> bytes:
     if inside.is_absolute() or ".." in inside.parts:
         raise EvaluatorError(f"{where}: must be a path inside the tests' folder")
     if isinstance(value, str):
-        return value.encode()
+        return bytes_of(value, where)
     if isinstance(value, Mapping) and isinstance(value.get("base64"), str):
         try:
             return base64.b64decode(value["base64"], validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise EvaluatorError(f"{where}: is no base64: {error}") from error
     raise EvaluatorError(f"{where}: must be a text, or {{base64: …}}")
 

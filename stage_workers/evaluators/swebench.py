@@ -18,6 +18,7 @@ from stage_workers.evaluators.base import (
     EvaluatorError,
     Grade,
     Place,
+    bytes_of,
     check_options,
     mapping_option,
     seconds_option,
@@ -97,7 +98,7 @@ class SwebenchEvaluator:
         check_options(self.NAME, options, (*known, *PatchOptions.OPTIONS))
         instance = mapping_option(options, "instance", required=True)
         self._repo = str(instance.get("repo") or "")
-        self._test_patch = _text(instance, "test_patch").encode()
+        self._test_patch = bytes_of(_text(instance, "test_patch"), "evaluator.options.instance.test_patch")
         self._fail_to_pass = _tests(instance, "FAIL_TO_PASS")
         self._pass_to_pass = _tests(instance, "PASS_TO_PASS")
         if not self._fail_to_pass and not self._pass_to_pass:

@@ -126,7 +126,7 @@ class LocalRuntime:
                 os.fchmod(file.fileno(), mode)
                 file.truncate()
                 file.write(content)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise RuntimeFault(f"{place} can't be written: {error}") from error
 
     async def download(self, path: str, limit_bytes: int = 16 * 1024 * 1024) -> bytes:
@@ -136,7 +136,7 @@ class LocalRuntime:
             with os.fdopen(os.open(place, os.O_RDONLY | _PLAIN), "rb") as file:
                 _check_plain(file)
                 data = file.read(limit_bytes + 1)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise RuntimeFault(f"{place} can't be read: {error}") from error
         if len(data) > limit_bytes:
             raise RuntimeFault(f"{place} is larger than {limit_bytes} bytes")

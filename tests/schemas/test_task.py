@@ -33,6 +33,8 @@ def test_a_minimal_task_gets_defaults() -> None:
         ({"harness": {"name": "pi", "flavour": 1}}, "harness.flavour"),
         ({"budgets": {"run_s": -5}}, "budgets.run_s"),
         ({"budgets": {"init_s": 0}}, "budgets.init_s"),
+        ({"budgets": {"run_s": float("inf")}}, "budgets.run_s"),
+        ({"runtime": {"cpus": float("inf")}}, "runtime.cpus"),
         ({"budgets": {"run_s": "soon"}}, "budgets.run_s"),
         ({"num_samples": "many"}, "num_samples"),
         ({"num_samples": 0}, "num_samples"),

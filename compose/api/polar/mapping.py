@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -81,7 +81,8 @@ def _agent_timeout(metadata: Mapping[str, Any]) -> float | None:
     value = metadata.get("agent_timeout")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    # JSON's whole numbers may be larger than any float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise _Refused("metadata.agent_timeout", "must be a positive number of seconds")
     return float(value)
 

@@ -100,6 +100,8 @@ def test_relocation_is_careful() -> None:
         ({}, r"options\.tests: must hold the file test\.sh"),
         ({"tests": {"test.sh": "x", "../y": "z"}}, r"options\.tests\.\.\./y: must be a path inside"),
         ({"tests": {"test.sh": {"base64": "?"}}}, r"options\.tests\.test\.sh: is no base64"),
+        ({"tests": {"test.sh": {"base64": "é"}}}, r"options\.tests\.test\.sh: is no base64"),
+        ({"tests": {"test.sh": "\udc80"}}, r"options\.tests\.test\.sh: holds half a character"),
         ({"tests": {"test.sh": 3}}, "must be a text, or"),
     ],
 )

@@ -30,6 +30,8 @@ async def test_a_pipe_in_a_file_s_place(tmp_path: Path) -> None:
             await runtime.upload("pipe", b"x")
         with pytest.raises(RuntimeFault, match=r"can't be read: .*no regular file"):
             await runtime.download("pipe")
+        with pytest.raises(RuntimeFault, match="can't be written"):
+            await runtime.upload("no\0name", b"x")
         await runtime.upload("file", b"a longer text", 0o600)
         await runtime.upload("file", b"short", 0o755)
         assert await runtime.download("file") == b"short"
