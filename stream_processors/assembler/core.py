@@ -34,6 +34,10 @@ _KINDS = ("c", "d0", "d1")
 """What is kept per call: the record, a delivery fact that says no, one that says yes."""
 
 
+_OF_THE_SESSION = frozenset({SessionEventType.SEAL_OVERDUE, SessionEventType.BUILT})
+"""Facts that may name the lease of an earlier attempt than the one in which they say that the session is."""
+
+
 class BadFactError(ValueError):
     """A fact that names no lease, or counts calls or writers from less than 1."""
 
@@ -82,7 +86,8 @@ def _apply_event(row: SessionRow, event: SessionEvent) -> SessionRow:
     if not event.lease_id:
         return row
     lease = row.leases.get(event.lease_id, LeaseRow(opened_at=event.at))
-    lease = replace(lease, attempt=event.attempt)
+    if event.type not in _OF_THE_SESSION:
+        lease = replace(lease, attempt=event.attempt)
     if event.type is SessionEventType.GRANTED:
         # A later attempt runs: whatever an earlier one left open can't win any more.
         for name, other in row.leases.items():

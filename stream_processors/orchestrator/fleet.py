@@ -41,6 +41,10 @@ class FleetView:
         known = self.nodes.get(key)
         if known is not None and known.beat.seq > beat.seq:
             return
+        if known is None:
+            # Its earlier incarnations are gone, though they were heard a moment ago: one that isn't beats again.
+            for (node_id, _), other in self.nodes.items():
+                other.is_full = other.is_full or node_id == beat.node_id
         self.nodes[key] = Node(beat, heard_at)
         for held in beat.holds:
             name = (*key, held.session_id, held.attempt)

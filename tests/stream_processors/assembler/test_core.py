@@ -139,6 +139,14 @@ def test_overdue_says_what_is_missing() -> None:
     assert trajectory.counts.trained == 1
 
 
+def test_overdue_names_no_attempt() -> None:
+    """The session may be in its next attempt by then: the trajectory is that of the attempt whose lease it was."""
+    assembler = run(opened(), *CALLS, event(Fact.SEALED, writers=[1]), event(Fact.SEAL_OVERDUE, attempt=2, writers=[1]))
+    assert [t.attempt for t in assembler.built] == [1]
+    assembler.feed(event(Fact.BUILT, attempt=3), sealed_writer(2))
+    assert [t.attempt for t in assembler.built] == [1] * len(assembler.built)
+
+
 def test_overdue_after_closing_changes_nothing() -> None:
     """The fact comes for every lease; a closed one ignores it."""
     assert len(run(*WHOLE, event(Fact.SEAL_OVERDUE, writers=[1])).built) == 1

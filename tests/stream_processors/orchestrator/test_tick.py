@@ -78,6 +78,14 @@ def test_nobody_gets_a_session_who_cannot_take_it(view: FleetView) -> None:
     assert due([queued("a")], view, 1000) == []
 
 
+def test_a_restarted_worker_gets_nothing_in_its_earlier_incarnation() -> None:
+    """The dead incarnation's last beat is fresh, and says that it has most places; a zombie that beats again is one that lives."""
+    view = fleet(beat("w1", free=9), replace(beat("w1", free=1), incarnation="i2"))
+    assert [f.incarnation for f in due([queued("a"), queued("b")], view, 100)] == ["i2"]
+    view.take(beat("w1", free=9, seq=2), 100)
+    assert [f.incarnation for f in due([queued("a")], view, 100)] == ["i1"]
+
+
 def test_a_worker_that_declined_is_asked_again_after_its_next_beat() -> None:
     """Its last beat is known to be wrong."""
     view = fleet(beat())
