@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import importlib
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -60,6 +61,9 @@ def main() -> int:
     # A worker that is killed takes this process with it: nobody could enforce its deadline any more.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     sys.path.insert(0, str(Path.cwd()))
+    # Programs that the function starts inherit no way to write into the answer.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     request = sys.stdin.buffer.read()
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -67,7 +71,8 @@ def main() -> int:
         reply = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except Exception as error:  # noqa: BLE001  # a person's function: whatever it raises is its answer
         reply = orjson.dumps({"error": f"{type(error).__name__}: {error}"})
-    sys.stdout.buffer.write(reply)
+    with answers:
+        answers.write(reply)
     return 0
 
 

@@ -75,6 +75,7 @@ async def _called(request: bytes, timeout_s: float) -> Any:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         async with asyncio.timeout(timeout_s):
@@ -82,10 +83,10 @@ async def _called(request: bytes, timeout_s: float) -> Any:
     except TimeoutError:
         raise EvaluatorError(f"the function was still running after {timeout_s:g} s") from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
-            await process.wait()
+        # With what it started: the group has its number for as long as one of them is left.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
     tail = said.decode("utf-8", "replace").strip()[-_SAID_CHARACTERS:]
     try:
         decoded = orjson.loads(answer) if process.returncode == 0 else {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 from stage_workers.grading_process import GradedSession
@@ -33,6 +35,16 @@ def hanging(_: GradedSession) -> float:
     """A function that doesn't end."""
     time.sleep(60)
     return 0.0
+
+
+def with_a_program(session: GradedSession, *, note: str = "") -> float:
+    """Starts a program that prints, and, where it is told a file, one that stays and writes its number there; then it hangs."""
+    subprocess.run(["/bin/sh", "-c", "echo '{\"answer\": 9}'"], check=True)
+    if note:
+        left = subprocess.Popen(["/bin/sleep", "60"])
+        Path(note).write_text(str(left.pid), encoding="ascii")
+        time.sleep(60)
+    return len(session.trajectory.traces)
 
 
 def words(_: GradedSession) -> str:

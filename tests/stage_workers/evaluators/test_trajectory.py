@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from schemas.records import Trace, Trajectory
 from stage_workers import evaluators
 from stage_workers.evaluators import EvaluatorError
 from stage_workers.evaluators.trajectory import grades_of
+from stage_workers.runtimes.processes import is_alive
 from tests.stage_workers.evaluators.conftest import ContextMaker
 
 BUILT = Trajectory(session_id="s1", lease_id="l1", traces=[Trace(index=0), Trace(index=1, branch="sub_agent")])
@@ -69,3 +72,16 @@ def test_bad_options() -> None:
     """The function's form is checked before anything is submitted."""
     with pytest.raises(EvaluatorError, match=r"options\.function: 'os\.path' isn't of the form module:function"):
         evaluators.validate("trajectory", {"function": "os.path"})
+
+
+async def test_programs_that_a_function_starts(context: ContextMaker, tmp_path: Path) -> None:
+    """What they print is no answer, and they end with it."""
+    (grade,) = await get("with_a_program").evaluate(context(None, trajectory=built))
+    assert grade.value == 2.0
+    note = tmp_path / "pid"
+    hanging = get("with_a_program", arguments={"note": str(note)}, timeout_s=5)
+    with pytest.raises(EvaluatorError, match="still running after 5 s"):
+        await hanging.evaluate(context(None, trajectory=built))
+    async with asyncio.timeout(10):
+        while is_alive(int(note.read_text("ascii"))):
+            await asyncio.sleep(0.02)
