@@ -104,7 +104,7 @@ async def test_what_fits_no_record_is_recorded_without_it(
     def misfit(*_: Any, **__: Any) -> CompletionRecord:
         raise ValueError("no record holds this")
 
-    monkeypatch.setattr(records, "_captured", misfit)
+    monkeypatch.setattr(records, "captured", misfit)
     _, body = await say(stack, wire, wire.request(stream=stream), stream=stream)
     assert "the proxy failed on this call" in body
     await assert_seals(stack)
