@@ -136,6 +136,16 @@ def test_what_was_admitted_before_a_trainers_start_is_not_for_it(start: Any, lag
     assert view.lag(view.trainers["a"]) == lag
 
 
+def test_a_trainers_own_clock_says_nothing_of_its_start() -> None:
+    """An hour behind, it isn't held to owe what was admitted before; nor when it changes its filter later on."""
+    view = ledger("g1", "g2", at=3_600_000)
+    view.take_beat(trainer(start="latest", started_at=100), 3_600_100)
+    assert view.trainers["a"].waiting == set()
+    view.take_group(admitted("g3"), 3_600_200, 0)
+    view.take_beat(trainer(start="latest", started_at=100, filter={"policy_id": "p"}), 3_600_300)
+    assert view.trainers["a"].since_at == 3_600_100
+
+
 def test_a_restarted_trainer_goes_on_from_its_checkpoint() -> None:
     """What it consumed before counts; a fresh start at the log's end leaves behind what was out."""
     view = ledger("g1", "g2", "g3", beats=(trainer(started_at=1),))
