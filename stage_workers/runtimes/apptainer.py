@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,6 @@ import orjson
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas import ids
 from schemas.task import RuntimeSpec
 from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, parse_options
 from stage_workers.runtimes.instances import call_apptainer, instance_name, spawn_apptainer
@@ -176,7 +176,8 @@ class ApptainerRuntime:
         if bad := [name for name in given if not _VARIABLE.fullmatch(name)]:
             raise RuntimeFault(f"{bad[0]!r} is no name that an environment variable can have in apptainer")
         place = os.path.join(self.workdir, cwd or self.workdir)  # noqa: PTH118  # a path inside the instance
-        word = ids.digest(f"{self._mark}\0{place}".encode())[:32]
+        # Nothing that a program inside could know and say.
+        word = uuid.uuid4().hex
         home = given.pop("HOME", self.home)
         inside = ("/bin/sh", "-c", _LAUNCH, "sh", place, word, home, first, *argv)
         result = await self._programs.run(

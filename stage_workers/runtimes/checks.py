@@ -20,6 +20,8 @@ from stage_workers.runtimes.bench import (
     same,
     sh,
 )
+from stage_workers.runtimes.docker.sweep import EXEC_VARIABLE
+from stage_workers.runtimes.programs import MARKER_VARIABLE
 
 __all__ = ["CHECKS", "Bench", "Check", "CheckFailed", "NotHere"]
 
@@ -62,6 +64,15 @@ async def directories(bench: Bench) -> None:
         same(result.stdout, b"file\n", "files where it was told to run")
         async with fault_says("nowhere", "a program in a directory that isn't there"):
             await place.exec(["true"], timeout_s=STEP_S, cwd=f"{place.workdir}/nowhere")
+
+
+@check
+async def beginning_is_not_pretended(bench: Bench) -> None:
+    """A program that prints what it finds in its environment is a program that ran, whatever its exit code says."""
+    async with bench.runtime() as place:
+        for name in (MARKER_VARIABLE, EXEC_VARIABLE):
+            result = await sh(place, f'printf %s "${name}" >&2; exit 126')
+            same(result.exit_code, 126, f"exit code of a program that prints {name}")
 
 
 @check
