@@ -68,9 +68,15 @@ async def reap_containers(
     try:
         if not own.is_socket_there:
             return 0
-        orphans = await list_orphans(own, owner, is_alive=is_alive)
-        for orphan in orphans:
-            await remove(own, orphan.container_id)
+        found = 0
+        for orphan in await list_orphans(own, owner, is_alive=is_alive):
+            try:
+                await remove(own, orphan.container_id)
+            except RuntimeFault as fault:
+                # One that the engine can't end must not keep the others.
+                log.error("container.left", container=orphan.container_id[:12], why=str(fault))  # noqa: TRY400
+                continue
+            found += 1
             log.warning("container.reaped", container=orphan.container_id[:12], runtime=orphan.runtime)
     except RuntimeFault as fault:
         log.warning("containers.unseen", why=str(fault))
@@ -78,4 +84,4 @@ async def reap_containers(
     finally:
         if engine is None:
             await own.close()
-    return len(orphans)
+    return found

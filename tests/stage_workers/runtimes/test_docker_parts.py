@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemas.task import RuntimeSpec
 from stage_workers.runtimes import RuntimeFault
 from stage_workers.runtimes.base import parse_options
-from stage_workers.runtimes.docker import doorway, files
+from stage_workers.runtimes.docker import doorway, files, reap_containers
 from stage_workers.runtimes.docker.engine import Engine
 from stage_workers.runtimes.docker.options import DockerOptions, container_name, host_config
 from stage_workers.runtimes.docker.stream import Frames, Streams
@@ -100,6 +100,29 @@ def test_what_lies_in_another_place_is_bound_once(tmp_path: Path) -> None:
     assert [place for place in found if place.startswith(str(tmp_path))] == [str(tmp_path / "a")]
     with pytest.raises(RuntimeFault, match="all of this machine"):
         doorway.binds_of([Path("/")])
+
+
+async def test_a_container_that_cannot_be_ended_keeps_no_other(tmp_path: Path) -> None:
+    """The reaper goes on with the next one, and counts what went."""
+    removed: list[str] = []
+
+    class Client:
+        def containers(self, **_: Any) -> list[dict[str, Any]]:
+            return [{"Id": name, "Labels": {}} for name in ("stuck", "other")]
+
+        def remove_container(self, name: str, **_: Any) -> None:
+            if name == "stuck":
+                raise docker.errors.APIError("it is stuck")
+            removed.append(name)
+
+    engine = Engine(f"unix://{tmp_path}")
+    engine._client = Client()
+    try:
+        assert await reap_containers("worker", engine=engine) == 1
+    finally:
+        engine._client = None
+        await engine.close()
+    assert removed == ["other"]
 
 
 def test_names_that_an_engine_takes() -> None:
