@@ -10,6 +10,7 @@ from typing import Final
 
 from bus import Bus
 from compose.cli.task_file import check_spec, request_of
+from compose.errors import usage
 from compose.evaluation.report import Attempt, Report
 from compose.watch import Progress, follow
 from schemas.records import PolicyEvent, PolicyEventType, ScoredTrajectory
@@ -49,6 +50,12 @@ def plan(
         name = task.task_id or f"task-{number}"
         for harness in harnesses or [task.harness.name]:
             task_id = f"{eval_id}/{name}/{harness}"
+            if task_id in names:
+                # One of them would never run, and the others' sessions would count as both.
+                raise usage(
+                    f"the task {name!r} stands there twice for the harness {harness}",
+                    hint="give each task an id of its own",
+                )
             own = task.harness if harness == task.harness.name else HarnessSpec(name=harness)
             update = {
                 "task_id": task_id,

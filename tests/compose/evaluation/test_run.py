@@ -48,6 +48,14 @@ def made(**more: Any) -> Plan:
     return plan(TASKS, eval_id="eval-1", policy_id="p", **more)
 
 
+def test_a_name_that_stands_twice() -> None:
+    """Two tasks of one name, or a harness that is asked for twice, would count each session twice: refused."""
+    with pytest.raises(CommandError, match="'one' stands there twice for the harness shell"):
+        plan([TASKS[0], TASKS[0]], eval_id="eval-1", policy_id="p")
+    with pytest.raises(CommandError, match="twice for the harness pi"):
+        made(harnesses=["pi", "pi"])
+
+
 def test_tasks_get_names_of_their_own() -> None:
     """Each task for each harness, for nobody's training, with the set's own metadata kept."""
     found = made(harnesses=["shell", "pi"], samples=3)
