@@ -41,14 +41,15 @@ class ProxyView:
         self._nodes: dict[str, ProxyNode] = {}
         self._changed = asyncio.Event()
 
-    def take(self, record: Record) -> None:
-        """A record of `rollout.nodes`; those of other roles don't matter."""
+    def take(self, record: Record, told_at: int | None = None) -> None:
+        """A record of `rollout.nodes`, as the log dates it (UTC epoch ms; its own time without that); other roles don't matter."""
         if not isinstance(record, Heartbeat) or record.role != ROLE or not record.admin_address:
             return
         # A proxy that beats slowly isn't stale before it has missed a few.
         patience_s = max(self._fresh_s, 3 * record.interval_s)
         known = self._nodes.get(record.node_id)
-        fresh_until = record.at + int(patience_s * 1000)
+        # Not by the proxy's own clock: one that is behind would always seem stale.
+        fresh_until = (record.at if told_at is None else told_at) + int(patience_s * 1000)
         if known is not None and known.fresh_until > fresh_until:
             return
         self._nodes[record.node_id] = ProxyNode(

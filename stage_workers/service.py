@@ -182,27 +182,32 @@ class WorkerService:
         return [
             *(
                 self._reader(
-                    topic, inbox.take, health, {(topic, partition): offset}, topics=[topic], partitions=[partition]
+                    topic,
+                    lambda record, _: inbox.take(record),
+                    health,
+                    {(topic, partition): offset},
+                    topics=[topic],
+                    partitions=[partition],
                 )
                 for topic, (partition, offset) in places.items()
             ),
-            self._reader("sessions", watcher.take, health, ends, topics=watch.TOPICS),
+            self._reader("sessions", lambda record, _: watcher.take(record), health, ends, topics=watch.TOPICS),
             self._reader("nodes", kit.proxies.take, health, now_ms() - _NODES_BACK_MS, topics=["rollout.nodes"]),
         ]
 
     def _reader(
         self,
         name: str,
-        take: Callable[[Record], None],
+        take: Callable[[Record, int], None],
         health: Health,
         start: Start,
         *,
         topics: Sequence[str],
         partitions: Sequence[int] | None = None,
     ) -> Reader:
-        async def take_record(_: Delivery, record: Record | None) -> None:
+        async def take_record(delivery: Delivery, record: Record | None) -> None:
             if record is not None:
-                take(record)
+                take(record, delivery.timestamp_ms)
 
         return Reader(
             self._bus,

@@ -39,6 +39,17 @@ def test_silent_proxies_go_stale() -> None:
     assert proxies.fresh() == []
 
 
+def test_a_proxys_own_clock_does_not_matter() -> None:
+    """Beats are dated by the log: a proxy that is an hour behind counts, also when it comes back on such a machine."""
+    proxies, clock = view()
+    proxies.take(beat("p", clock.now, incarnation="1"), clock.now)
+    proxies.take(beat("p", clock.now - 3_600_000, incarnation="2"), clock.now + 1)
+    (node,) = proxies.fresh()
+    assert node.incarnation == "2"
+    clock.now += 11_000
+    assert proxies.fresh() == []
+
+
 def test_others_do_not_count() -> None:
     """Workers, draining proxies, and those without an admin address can't open a lease."""
     proxies, clock = view()
