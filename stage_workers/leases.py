@@ -64,7 +64,7 @@ class LeaseOpener:
         kit, session = self._kit, self._session
         failed = {node_id: kit.proxies.incarnation(node_id) for node_id in avoid}
         node: ProxyNode | None = None
-        may_be_open = False
+        unsure: dict[tuple[str, str], int] = {}
         self._writer += 1
         while True:
             gone = frozenset(name for name, which in failed.items() if kit.proxies.incarnation(name) == which)
@@ -72,20 +72,23 @@ class LeaseOpener:
             if held is not None and _is_one(node, held.node) and await self._is_open(held):
                 self._writer -= 1
                 return held
+            place = (node.node_id, node.incarnation)
+            # Where a number may be open, another one would be refused while that is.
+            writer = unsure.get(place, self._writer)
             try:
-                await kit.admin.open(kit.proxies.admin_address(node), self._opening())
+                await kit.admin.open(kit.proxies.admin_address(node), self._opening(writer))
             except ProxyUnavailableError as error:
                 self.problem = str(error)
                 log.warning("lease.open_delayed", session_id=session.session_id, proxy=node.node_id, error=self.problem)
-                is_unsure = not error.is_certain
-                if is_unsure and not session.leases:
-                    session.writers = [self._writer]
-                may_be_open = may_be_open or is_unsure
-                if not is_unsure or await kit.guard.loss(node):
+                if not error.is_certain:
+                    unsure[place] = writer
+                    if not session.leases:
+                        session.writers = [writer]
+                if error.is_certain or await kit.guard.loss(node):
                     failed[node.node_id] = node.incarnation
                     # A number that may be open somewhere isn't used anywhere else.
-                    self._writer += may_be_open
-                    node, may_be_open = None, False
+                    self._writer += unsure.get(place) == self._writer
+                    node = None
                 await asyncio.sleep(_PAUSE_S)
                 continue
             except ProxyRefusedError as error:
@@ -94,19 +97,19 @@ class LeaseOpener:
                     self._writer -= 1
                     return held
                 raise StageFault(Boundary.PROVIDER, f"the proxy refused to open the lease: {error}") from error
-            lease = OpenLease(node=node, secret=self._secret, writer=self._writer)
+            lease = OpenLease(node=node, secret=self._secret, writer=writer)
             session.leases.append(lease)
             session.writers = [lease.writer for lease in session.leases]
             return lease
 
-    def _opening(self) -> Opening:
+    def _opening(self, writer: int) -> Opening:
         session = self._session
         return Opening(
             session_id=session.session_id,
             attempt=session.attempt,
             lease_id=session.lease_id,
             secret_hash=ids.secret_hash(self._secret),
-            writer=self._writer,
+            writer=writer,
             takes_over=session.leases[-1].writer if session.leases else 0,
             since_at=self._since_at,
             spec=session.spec,

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 from pydantic import SecretStr
 
 from schemas.records import Heartbeat
@@ -89,3 +90,28 @@ async def test_a_proxy_that_thaws_keeps_its_writer(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(admin, "lease", frozen_once)
         assert await opener.next(frozenset({"p0"}), held=first) is first
         assert (looks, held.writers) == (2, [1])
+
+
+class FrozenOnce(FakeProxy):
+    """Opens what it is asked for, but its first answer, and those to looks, come too late; then it is well again."""
+
+    by_number: int = 0
+
+    async def open(self, request: Any) -> Any:
+        body = await request.json()
+        if self.by_number not in {0, body["writer"]}:
+            return web.json_response({"error": "the secret belongs to another writer"}, status=409)
+        is_first, self.by_number = not self.by_number, body["writer"]
+        if not is_first:
+            return await super().open(request)
+        return web.json_response({"error": "late"}, status=504)
+
+    async def health(self, request: Any) -> Any:
+        return web.json_response({"incarnation": "" if self.opened else "another"})
+
+
+async def test_a_number_that_may_be_open_is_asked_for_again_where_it_may_be() -> None:
+    """The only proxy is given up with writer 1 perhaps open there, and is there after all: no second writer, which it would refuse."""
+    async with opening(FrozenOnce()) as (opener, held, _, _admin):
+        lease = await opener.first()
+        assert (lease.writer, held.writers) == (1, [1])
