@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
@@ -115,3 +116,16 @@ async def test_a_number_that_may_be_open_is_asked_for_again_where_it_may_be() ->
     async with opening(FrozenOnce()) as (opener, held, _, _admin):
         lease = await opener.first()
         assert (lease.writer, held.writers) == (1, [1])
+
+
+async def test_a_frozen_proxy_keeps_nobody_from_the_others() -> None:
+    """However many seals wait for it (every session that it had): the next proxy is looked at and asked all the same."""
+    frozen, well = FakeProxy(is_frozen=True), FakeProxy(incarnation="p2")
+    async with opening(frozen, well) as (_, _held, _view, admin), asyncio.TaskGroup() as group:
+        seals = [group.create_task(admin.seal(frozen.address, "lease", n, "taken_over")) for n in range(150)]
+        async with asyncio.timeout(20):
+            while frozen.waiting < len(seals):
+                await asyncio.sleep(0.01)
+        assert await admin.incarnation(well.address, 5.0) == "p2"
+        frozen.is_frozen = False
+    assert len(frozen.sealed) == len(seals)

@@ -53,6 +53,8 @@ class FakeProxy:
     """How the last model call ended, as the proxy tells it."""
     is_frozen: bool = False
     """It takes connections and answers nothing, as a stopped process."""
+    waiting: int = 0
+    """How many requests it was frozen for."""
 
     async def open(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {ADMIN_KEY}":
@@ -85,6 +87,7 @@ class FakeProxy:
 
     @web.middleware
     async def _freeze(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.waiting += self.is_frozen
         while self.is_frozen:
             await asyncio.sleep(0.05)
         response: web.StreamResponse = await handler(request)
