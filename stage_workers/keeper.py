@@ -228,7 +228,7 @@ class LeaseKeeper:
             self._notify()
             return
         self._use(lease)
-        if lease is old:
+        if lease.writer == old.writer:
             return
         log.info(
             "lease.moved",

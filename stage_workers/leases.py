@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 
 import structlog
@@ -69,9 +70,8 @@ class LeaseOpener:
         while True:
             gone = frozenset(name for name, which in failed.items() if kit.proxies.incarnation(name) == which)
             node = node or await kit.proxies.choose(session.session_id, gone, self._fits)
-            if held is not None and _is_one(node, held.node) and await self._is_open(held):
-                self._writer -= 1
-                return held
+            if held is not None and (kept := await self._kept(held, node)) is not None:
+                return kept
             place = (node.node_id, node.incarnation)
             # Where a number may be open, another one would be refused while that is.
             writer = unsure.get(place, self._writer)
@@ -92,10 +92,9 @@ class LeaseOpener:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             except ProxyRefusedError as error:
-                if held is not None and _is_one(node, held.node) and await self._is_open(held):
-                    # It came back to itself between our look and our asking.
-                    self._writer -= 1
-                    return held
+                # It may have come back to itself between our look and our asking.
+                if held is not None and (kept := await self._kept(held, node)) is not None:
+                    return kept
                 raise StageFault(Boundary.PROVIDER, f"the proxy refused to open the lease: {error}") from error
             lease = OpenLease(node=node, secret=self._secret, writer=writer)
             session.leases.append(lease)
@@ -115,18 +114,26 @@ class LeaseOpener:
             spec=session.spec,
         )
 
-    async def _is_open(self, lease: OpenLease) -> bool:
+    async def _kept(self, held: OpenLease, node: ProxyNode) -> OpenLease | None:
+        """The writer before, if it is open at `node`: a proxy that is well after all.
+
+        It may have been opened at a new incarnation before that had said that it is one: then it is noted as that one's.
+        """
+        if node.node_id != held.node.node_id:
+            return None
+        within_s = self._kit.settings.probe_deadline_s
         try:
-            found = await self._kit.admin.lease(
-                lease.node.admin_address, self._session.lease_id, lease.writer, self._kit.settings.probe_deadline_s
-            )
+            found = await self._kit.admin.lease(node.admin_address, self._session.lease_id, held.writer, within_s)
         except (ProxyUnavailableError, ProxyRefusedError):
-            return False
-        return found.get("state") == "open"
-
-
-def _is_one(one: ProxyNode, other: ProxyNode) -> bool:
-    return (one.node_id, one.incarnation) == (other.node_id, other.incarnation)
+            return None
+        if found.get("state") != "open":
+            return None
+        self._writer -= 1
+        if node.incarnation == held.node.incarnation:
+            return held
+        kept = dataclasses.replace(held, node=node)
+        self._session.leases[-1] = kept
+        return kept
 
 
 async def seal_leases(kit: Kit, session: Session, reason: str) -> bool:

@@ -93,6 +93,21 @@ async def test_a_proxy_that_thaws_keeps_its_writer(monkeypatch: pytest.MonkeyPat
         assert (looks, held.writers) == (2, [1])
 
 
+async def test_a_restart_that_is_heard_of_late_costs_no_writer() -> None:
+    """The lease was opened at the new incarnation already, at the same address: it stays, noted as that one's."""
+    proxy = FakeProxy(incarnation="p2")
+    async with opening(proxy) as (opener, held, view, _admin):
+        proxy_beat: dict[str, Any] = {"node_id": "p0", "role": "proxy", "admin_address": proxy.address}
+        view.take(Heartbeat(incarnation="p1", at=now_ms() + 1, **proxy_beat))
+        first = await opener.first()
+        assert first.node.incarnation == "p1"
+        view.take(Heartbeat(incarnation="p2", at=now_ms() + 2, **proxy_beat))
+        kept = await opener.next(frozenset({"p0"}), held=first)
+        assert (kept.writer, kept.node.incarnation, held.leases, len(proxy.opened)) == (1, "p2", [kept], 1)
+        await opener.next(frozenset({"p0"}), held=None)
+        assert held.writers == [1, 2]
+
+
 class FrozenOnce(FakeProxy):
     """Opens what it is asked for, but its first answer, and those to looks, come too late; then it is well again."""
 

@@ -42,6 +42,8 @@ class FakeProxy:
 
     address: str = ""
     opened: list[dict[str, Any]] = field(default_factory=list)
+    opened_in: list[str] = field(default_factory=list)
+    """Per opening, the incarnation that it was asked of: a later one knows nothing of it."""
     sealed: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
     """Statuses that the next opens are answered with, before any success."""
@@ -63,6 +65,7 @@ class FakeProxy:
         if self.refusals:
             return web.json_response({"error": "no"}, status=self.refusals.pop(0))
         self.opened.append(body)
+        self.opened_in.append(self.incarnation)
         return web.json_response({"lease_id": body["lease_id"], "writer": body["writer"]})
 
     async def seal(self, request: web.Request) -> web.Response:
@@ -76,7 +79,8 @@ class FakeProxy:
 
     async def lease(self, request: web.Request) -> web.Response:
         lease_id, writer = request.match_info["lease_id"], int(request.match_info["writer"])
-        mine = [b for b in self.opened if (b["lease_id"], b["writer"]) == (lease_id, writer)]
+        ours = [b for b, which in zip(self.opened, self.opened_in, strict=True) if which == self.incarnation]
+        mine = [b for b in ours if (b["lease_id"], b["writer"]) == (lease_id, writer)]
         if not mine:
             return web.json_response({"error": "unknown"}, status=404)
         is_sealed = any((b["lease_id"], b["writer"]) == (lease_id, writer) for b in self.sealed)
