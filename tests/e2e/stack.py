@@ -153,7 +153,9 @@ class Stack:
 
     async def facts(self, task_id: str) -> list[SessionEvent]:
         """The facts of a task's sessions, by partition and offset."""
-        return [e for e in await self.read("rollout.sessions") if isinstance(e, SessionEvent) and e.task_id == task_id]
+        told = [e for e in await self.read("rollout.sessions") if isinstance(e, SessionEvent)]
+        sessions = {e.session_id for e in told if e.task_id == task_id}  # not every fact names its task
+        return [e for e in told if e.session_id in sessions]
 
     async def results(self, task_id: str) -> list[ScoredTrajectory]:
         """The scored trajectories of a task, repeats included."""
