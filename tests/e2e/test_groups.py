@@ -54,7 +54,7 @@ async def test_a_pause_survives_a_restart_and_enough_usable_sessions_stop_the_re
     await group(stack, group_id, GroupEventType.REGISTERED)
     stack.kill_and_await_restart("processors" if "processors" in stack.info.pids else "orchestrator")
     shown = json.loads(stack.cli("status", "--groups", "--json").stdout)
-    assert [(g["task_id"], g["state"]) for g in shown] == [("early", "waiting (paused)")]
+    assert [g["state"] for g in shown if g["task_id"] == "early"] == ["waiting (paused)"]
     assert "paused: fleet" in stack.cli("status").stdout
     assert await stack.facts("early") == []
     stack.cli("resume", "--all")
