@@ -4,15 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-# Marks of the tests that run whole parts; they would get in each other's way.
-PARTS  := broker or e2e or chaos or component
+# Marks of the tests that run Kafka and whole stacks; they would get in each other's way.
+PARTS  := broker or e2e or chaos
 # Marks of the tests that have a command of their own.
-APART  := deep or faults or all_wires
+APART  := deep or long or faults or all_wires
 # Where a CPU build of torch can be had, name its index here: 5 GB less to install.
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test test-fast test-all-wires test-deep test-faults test-sdks docker-engine conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
+.PHONY: help setup demo chaos test test-fast test-all-wires test-deep test-long test-faults test-sdks docker-engine conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -34,9 +34,9 @@ demo: $(READY) ## the main job: real agent CLIs, real Kafka, scored trajectories
 
 test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs)
 	@$(BIN)/polynya harness install
-	@echo "test: 1 of 2, what needs no running part, on both cores"
+	@echo "test: 1 of 2, what needs no Kafka and no whole stack, on both cores"
 	@$(PYTEST) -n 2 --dist loadfile -q -m 'not ($(PARTS)) and not ($(APART))' tests
-	@echo "test: 2 of 2, whole parts, real Kafka, real CLIs"
+	@echo "test: 2 of 2, whole stacks, real Kafka, real CLIs"
 	@$(PYTEST) -m '($(PARTS)) and not ($(APART))' --durations 20 tests
 	@echo "test: all passed"
 
@@ -58,6 +58,9 @@ test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 min
 chaos: $(READY) ## a storm of SIGKILLs over a whole fleet, at most 36 minutes: [SEED=n] [SESSIONS=n] [MINUTES=n]
 	@$(BIN)/polynya harness install pi
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(MINUTES),--minutes $(MINUTES))
+
+test-long: $(READY) ## what takes longest: 20,000 fuzzed requests, every part killed in turn
+	@timeout 3000 $(PYTEST) -m long --timeout 1800 tests
 
 test-faults: $(READY) ## six real harnesses against ten faults of the engine, compared with docs/harness-faults.md (a quarter of an hour)
 	@$(BIN)/polynya harness install

@@ -121,7 +121,7 @@ async def test_a_flood_of_rejections_is_counted_not_kept(stack: Stack) -> None:
     facts = {"status": 401, "dialect": "", "secret": None, "session_id": "", "method": "GET", "path": "/", "host": ""}
     for _ in range(500):
         recorder.reject(reason="unknown_secret", **facts)
-    recorder._tokens = 5.0
+    recorder._rejections._tokens = 5.0
     recorder.reject(reason="unknown_secret", **facts)
     assert recorder.counts["rejected"] == 501
     await stack.until(lambda: any(r.details.get("suppressed_before") for r in stack.rejections))

@@ -13,7 +13,7 @@ import pytest
 from schemas.records import CompletionRecord, ScoredTrajectory
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.deep, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
 
 SESSIONS = 8
 

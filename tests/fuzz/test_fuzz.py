@@ -256,7 +256,7 @@ async def test_a_thousand_requests(engine_url: str, tmp_path: Path, authority: P
     await fuzz(1_000, engine_url, tmp_path, authority, troubles)
 
 
-@pytest.mark.deep
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_twenty_thousand_requests(engine_url: str, tmp_path: Path, authority: Path, troubles: Troubles) -> None:
     """The long form, with memory back where it was."""

@@ -83,10 +83,14 @@ def logprobs_of(trace: Trace) -> list[float]:
     return [round(float(x), 4) for x in unpack_logprobs(trace.logprobs)]
 
 
-async def wait_for(bus: Bus, topic: str, wanted: Callable[[Record], bool], *, timeout_s: float = 30.0) -> Record:
-    """The first record on a topic, from its beginning, that is wanted."""
+async def wait_for(
+    bus: Bus, topic: str, wanted: Callable[[Record], bool], *, timeout_s: float = 30.0, beside: bytes | None = None
+) -> Record:
+    """The first record on a topic, from its beginning, that is wanted; the value `beside` is no record and is passed over."""
     async with asyncio.timeout(timeout_s):
         async for found in bus.tail([topic]):
+            if found.value == beside:
+                continue
             record = found.decode()
             if wanted(record):
                 return record

@@ -203,7 +203,9 @@ async def test_poison_is_set_aside_and_the_consumer_goes_on(kafka_bus: KafkaBus)
                         assert dead.headers["dead_component"] == name.encode()
                         break
         await kafka_bus.publish(ended_without_lease(session_id))
-        scored = await wait_for(kafka_bus, "trajectory.scored", lambda r: getattr(r, "session_id", "") == session_id)
+        scored = await wait_for(
+            kafka_bus, "trajectory.scored", lambda r: getattr(r, "session_id", "") == session_id, beside=POISON
+        )
         assert isinstance(scored, ScoredTrajectory)
         assert (scored.status, scored.trajectory) == (Status.FAILED, None)
         assert {s.processor.name: s.health().buried for s in services} == {n: len(t) for n, t in names.items()}
