@@ -51,7 +51,7 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 docker-engine: $(READY) ## what the tests of the runtime `docker` need (Debian, as root): installs dockerd, makes their image once
 	@.ci/docker-engine
 
-test-deep: $(READY) ## what takes longer: chaos and endurance, bounded at 40 minutes
+test-deep: $(READY) ## what takes longer: storms of kills, random bodies into the parsers; bounded at 40 minutes
 	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
 
@@ -59,7 +59,7 @@ chaos: $(READY) ## a storm of SIGKILLs over a whole fleet, at most 36 minutes: [
 	@$(BIN)/polynya harness install pi
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(MINUTES),--minutes $(MINUTES))
 
-test-long: $(READY) ## what takes longest: 20,000 fuzzed requests, every part killed in turn
+test-long: $(READY) ## what takes longest: 20,000 fuzzed requests, every part killed in turn, Kafka gone and back
 	@timeout 3000 $(PYTEST) -m long --timeout 1800 tests
 
 test-faults: $(READY) ## six real harnesses against ten faults of the engine, compared with docs/harness-faults.md (a quarter of an hour)

@@ -13,7 +13,7 @@ from compose.kafka import KafkaCluster
 from schemas.records import CompletionRecord, Status
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.deep, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(400)]
 
 OUTAGE_S = 20.0
 

@@ -24,7 +24,7 @@ from tests.compose.api.conftest import settings as api_settings
 pytestmark = [pytest.mark.component, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
-EXAMPLES = 8
+EXAMPLES = 4
 """Generated requests per operation, beside those that schemathesis derives from the document (some thousand)."""
 
 
