@@ -102,9 +102,12 @@ def check(trial: Trial) -> None:
     assert len(first.tool_calls) == 2, report
     # Both commands ran, and neither was refused. One harness escapes what isn't ASCII in its results.
     seen = str(trial.calls[1].messages)
-    # Qwen Code's terminal now and then loses what a very short command said: then it says so.
-    assert "CWD=/" in seen or (trial.harness == "qwen_code" and "Output: (empty)" in seen), (seen, report)
-    assert re.search(r"zwei (✓|\\+u2713)(\\+n|\s)+42\b", seen), (seen, report)
+    # Qwen Code's terminal now and then loses what one of two very short commands said: then it says so.
+    if trial.harness == "qwen_code" and "Output: (empty)" in seen:
+        assert seen.count("Exit Code: 0") == 2, (seen, report)
+    else:
+        assert "CWD=/" in seen, (seen, report)
+        assert re.search(r"zwei (✓|\\+u2713)(\\+n|\s)+42\b", seen), (seen, report)
     assert scored.trajectory is not None, report
     counts = scored.trajectory.counts
     assert (counts.calls, counts.trained, counts.untrainable) == (STEPS, STEPS, {}), report
