@@ -10,7 +10,14 @@ from schemas.records import Control, ControlAction
 
 
 async def publish_control(
-    bus: Bus, action: ControlAction, kind: str, target: str, reason: str, *, deadline_s: float | None = None
+    bus: Bus,
+    action: ControlAction,
+    kind: str,
+    target: str,
+    reason: str,
+    *,
+    issuer: str = "cli",
+    deadline_s: float | None = None,
 ) -> None:
     """Say it of a session, task, group, policy, node or the fleet (`kind`), named `target`; it is done some moments later."""
     control = Control(
@@ -19,7 +26,7 @@ async def publish_control(
         target_kind=kind,
         action=action,
         reason=reason,
-        issuer="cli",
+        issuer=issuer,
         at=int(time.time() * 1000),
     )
     await bus.publish(control, deadline_s=deadline_s)

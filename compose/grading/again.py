@@ -84,9 +84,7 @@ class Regrading:
             rewards = await self._rewards(session, task)
         except (EvaluatorError, StageFault) as error:
             return Regraded(session=session, error=str(error))
-        except (
-            Exception
-        ) as error:  # session boundary: somebody's evaluator that crashes must not end the others' gradings
+        except Exception as error:  # session boundary: one evaluator's crash must not end the others' gradings
             log.exception("grading.crashed", session_id=session.session_id, lease_id=session.lease_id)
             return Regraded(session=session, error=f"the evaluator crashed: {error!r}")
         news = [reward for reward in rewards if is_news(reward, session.rewards.get(reward.name))]

@@ -8,7 +8,6 @@ there leads the worker astray.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shlex
 import shutil
@@ -27,6 +26,7 @@ from stage_workers.runtimes.instances import call_apptainer, instance_name, spaw
 from stage_workers.runtimes.network import NetworkSpace
 from stage_workers.runtimes.processes import Family, pid_space_of, process_table
 from stage_workers.runtimes.programs import MARKER_VARIABLE, Programs
+from stage_workers.runtimes.sandbox import Sandbox
 
 log = structlog.get_logger(__name__)
 
@@ -61,10 +61,8 @@ class ApptainerOptions(BaseModel):
     nvidia: bool = Field(default=False, description="give it the machine's NVIDIA devices")
 
 
-class ApptainerRuntime:
+class ApptainerRuntime(Sandbox):
     """A session's instance."""
-
-    is_trusted = False
 
     def __init__(
         self,
@@ -87,21 +85,12 @@ class ApptainerRuntime:
         self._spec = spec
         self._image = spec.image
         self._options = parse_options(ApptainerOptions, spec)
+        super().__init__(self._options)
         self._binds = tuple(binds)
         self._mark = f"{owner}/{name}"
         self._instance = instance_name(owner, name)
         self._pid = 0
         self._programs = Programs(self._mark, Family(), grace_s=grace_s)
-
-    @property
-    def workdir(self) -> str:
-        """The working directory, as programs see it."""
-        return self._options.workdir
-
-    @property
-    def home(self) -> str:
-        """HOME, as programs see it."""
-        return self._options.home
 
     async def start(self) -> None:
         """Starts the instance."""
@@ -175,7 +164,7 @@ class ApptainerRuntime:
         first = ":".join((*path_dirs, *filter(None, [given.pop("PATH", "")])))
         if bad := [name for name in given if not _VARIABLE.fullmatch(name)]:
             raise RuntimeFault(f"{bad[0]!r} is no name that an environment variable can have in apptainer")
-        place = os.path.join(self.workdir, cwd or self.workdir)  # noqa: PTH118  # a path inside the instance
+        place = self.place(cwd)
         # Nothing that a program inside could know and say.
         word = uuid.uuid4().hex
         home = given.pop("HOME", self.home)
@@ -209,7 +198,7 @@ class ApptainerRuntime:
 
     async def upload(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Writes a file and its directories."""
-        place = os.path.join(self.workdir, path)  # noqa: PTH118  # a path inside the instance
+        place = self.place(path)
         argv = ["/bin/sh", "-c", _UPLOAD, "sh", place, f"{mode:o}"]
         result = await self.exec(argv, timeout_s=_FILE_S, cwd="/", stdin=content)
         if not result.succeeded:
@@ -217,7 +206,7 @@ class ApptainerRuntime:
 
     async def download(self, path: str, limit_bytes: int = 16 * 1024 * 1024) -> bytes:
         """Reads a file."""
-        place = os.path.join(self.workdir, path)  # noqa: PTH118  # a path inside the instance
+        place = self.place(path)
         argv = ["/bin/sh", "-c", _DOWNLOAD, "sh", place, str(limit_bytes + 1)]
         data = bytearray()
 

@@ -14,6 +14,7 @@ import structlog
 from schemas import ids
 from stage_workers.runtimes import launcher
 from stage_workers.runtimes.base import RuntimeFault
+from stage_workers.runtimes.processes import said_by
 from stage_workers.runtimes.programs import MARKER_VARIABLE
 
 log = structlog.get_logger(__name__)
@@ -63,14 +64,9 @@ async def call_apptainer(*argv: str, mark: str) -> bytes:
     """Runs it to its end and returns what it printed. Raises RuntimeFault."""
     process = await spawn_apptainer(argv, {}, mark)
     try:
-        async with asyncio.timeout(_CALL_S):
-            said, complained = await process.communicate()
+        said, complained = await said_by(process, _CALL_S)
     except TimeoutError:
         raise RuntimeFault(f"`apptainer {' '.join(argv[:2])}` took longer than {_CALL_S:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     if process.returncode != 0:
         lines = complained.decode("utf-8", "replace").strip().splitlines()
         raise RuntimeFault(f"`apptainer {' '.join(argv[:2])}` failed: {' | '.join(lines[-3:])}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stage_workers.runtimes import namespace_helper
 from stage_workers.runtimes.base import Listener, RuntimeFault
+from stage_workers.runtimes.processes import said_by
 
 _BACKLOG = 128
 # The helper takes some 20 ms; on a machine that is overwhelmed, seconds.
@@ -110,14 +111,9 @@ async def _help(what: str, descriptors: Sequence[int]) -> list[int]:
                 stderr=asyncio.subprocess.PIPE,
             )
         try:
-            async with asyncio.timeout(_HELPER_S):
-                _, said = await process.communicate()
+            _, said = await said_by(process, _HELPER_S)
         except TimeoutError:
             raise RuntimeFault(f"the namespace helper hung for {_HELPER_S:.0f} s") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
         # Its end of the channel is closed by now: this can't block.
         _, found, _, _ = socket.recv_fds(ours, 1, 4)
         if process.returncode != 0:

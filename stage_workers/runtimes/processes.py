@@ -20,6 +20,21 @@ _ROUNDS = 50
 _PAUSE_S = 0.02
 
 
+async def said_by(process: asyncio.subprocess.Process, within_s: float) -> tuple[bytes, bytes]:
+    """What a helper process says (stdout, stderr) until its end; it is gone afterwards, whatever happened.
+
+    Raises:
+        TimeoutError: it took longer than `within_s` seconds.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            return await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """One line of the process table."""

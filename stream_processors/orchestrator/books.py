@@ -64,11 +64,11 @@ class _Books(Generic[R]):
         """Our rows to which time can still do something."""
         if self._live is None:
             rows = [self._read(value) for value in list(self._rows.values())]
-            self._live = {self._name(row): row for row in rows if self._is_mine(row)}
+            self._live = {row.name: row for row in rows if self._is_mine(row)}
             self._over = {}
-        for row in [row for row in self._live.values() if not self._is_live(row)]:
-            self._over[self._name(row)] = row.moved_at
-            del self._live[self._name(row)]
+        for row in [row for row in self._live.values() if not row.is_live]:
+            self._over[row.name] = row.moved_at
+            del self._live[row.name]
         return self._live
 
     def overdue(self, now: int, keep_ms: int) -> list[str]:
@@ -81,7 +81,7 @@ class _Books(Generic[R]):
     def forget(self, name: str) -> bool:
         """Leave nothing of it; False when it still lives. True also when its row is gone already."""
         row = self.row(name)
-        if row is not None and self._is_live(row):
+        if row is not None and row.is_live:
             return False
         drop(self._rows, name.encode())
         drop(self._firsts, name.encode())
@@ -96,12 +96,6 @@ class _Books(Generic[R]):
     def _is_mine(self, row: R) -> bool:
         """Whether a row's partition is ours (before anybody said which are, all)."""
         return self._mine is None or row.partition in self._mine
-
-    def _name(self, row: R) -> str:
-        raise NotImplementedError
-
-    def _is_live(self, row: R) -> bool:
-        raise NotImplementedError
 
 
 class SessionBooks(_Books[SessionRow]):
@@ -138,12 +132,6 @@ class SessionBooks(_Books[SessionRow]):
         )
         return after
 
-    def _name(self, row: SessionRow) -> str:
-        return row.session_id
-
-    def _is_live(self, row: SessionRow) -> bool:
-        return row.is_live
-
 
 class GroupBooks(_Books[GroupRow]):
     """Tables `groups` and `group_tasks`; the live ones wait for their admission, the closed ones for their retention."""
@@ -171,9 +159,3 @@ class GroupBooks(_Books[GroupRow]):
     def waiting(self) -> list[GroupRow]:
         """Our groups that wait for their admission."""
         return [row for row in self.live().values() if row.stage is GroupStage.WAITING]
-
-    def _name(self, row: GroupRow) -> str:
-        return row.group_id
-
-    def _is_live(self, row: GroupRow) -> bool:
-        return row.stage is not GroupStage.CLOSED

@@ -92,6 +92,11 @@ class SessionRow:
         return {"session": self.session_id, "group": self.group_id, "task": self.task_id, "policy": self.policy_id}
 
     @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.session_id
+
+    @property
     def is_live(self) -> bool:
         """Whether time can still do something to it."""
         return self.stage is not Stage.ENDED or bool(self.sealing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from stage_workers.runtimes.docker.orphans import remove
 from stage_workers.runtimes.docker.programs import ContainerPrograms
 from stage_workers.runtimes.network import NetworkSpace
 from stage_workers.runtimes.processes import is_in_container
+from stage_workers.runtimes.sandbox import Sandbox
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +38,8 @@ _PULL_S = 1800.0
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class DockerRuntime:
+class DockerRuntime(Sandbox):
     """A session's container."""
-
-    is_trusted = False
 
     def __init__(
         self,
@@ -65,6 +63,7 @@ class DockerRuntime:
         self._owner = owner
         self._spec = spec
         self._options = parse_options(DockerOptions, spec)
+        super().__init__(self._options)
         self._binds = tuple(binds)
         worker, _, incarnation = owner.rpartition("/")
         self._labels = {OWNER_LABEL: worker, INCARNATION_LABEL: incarnation, RUNTIME_LABEL: name}
@@ -72,16 +71,6 @@ class DockerRuntime:
         self._path = _DEFAULT_PATH
         self._user = (0, 0)
         self._programs = ContainerPrograms(engine, self._call, user=self._options.user, grace_s=grace_s)
-
-    @property
-    def workdir(self) -> str:
-        """The working directory, as programs see it."""
-        return self._options.workdir
-
-    @property
-    def home(self) -> str:
-        """HOME, as programs see it."""
-        return self._options.home
 
     @property
     def container_id(self) -> str:
@@ -137,7 +126,7 @@ class DockerRuntime:
         return await self._programs.run(
             argv,
             environment,
-            os.path.join(self.workdir, cwd or self.workdir),  # noqa: PTH118  # a path inside the container
+            self.place(cwd),
             timeout_s=timeout_s,
             stdin=stdin,
             on_output=on_output,
@@ -164,13 +153,13 @@ class DockerRuntime:
 
     async def upload(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Writes a file and its directories, as the user that programs run as."""
-        place = os.path.join(self.workdir, path)  # noqa: PTH118  # a path inside the container
+        place = self.place(path)
         archive = files.pack(place, content, mode, self._user)
         await self._call(f"{place} can't be written", lambda client, it: client.put_archive(it, "/", archive))
 
     async def download(self, path: str, limit_bytes: int = 16 * 1024 * 1024) -> bytes:
         """Reads a file; a symbolic link is followed inside the container."""
-        place = os.path.join(self.workdir, path)  # noqa: PTH118  # a path inside the container
+        place = self.place(path)
         with gone_is(f"{place} can't be read: no such file in the container"):
             data: bytes = await self._call(
                 f"{place} can't be read", lambda client, it: files.fetch(client, it, place, limit_bytes), is_file=True

@@ -53,6 +53,16 @@ class GroupRow:
     moved_at: int = 0
 
     @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.group_id
+
+    @property
+    def is_live(self) -> bool:
+        """Whether anything can still happen to it."""
+        return self.stage is not GroupStage.CLOSED
+
+    @property
     def ended(self) -> int:
         """How many sessions have their results."""
         return self.scored.bit_count()
