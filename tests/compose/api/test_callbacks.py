@@ -225,6 +225,7 @@ async def test_a_dead_receiver_holds_up_nobody_else(memory_bus, receiver, task):
 
 async def test_a_host_that_answers_byte_by_byte_is_left_in_time() -> None:
     """Each byte would begin the client's time-out anew; a whole try has a limit of its own."""
+    left = asyncio.Event()
 
     async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -234,6 +235,10 @@ async def test_a_host_that_answers_byte_by_byte_is_left_in_time() -> None:
                 writer.write(b"x")
                 await writer.drain()
                 await asyncio.sleep(0.01)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        left.set()
 
     server = await asyncio.start_server(dribble, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -243,6 +248,8 @@ async def test_a_host_that_answers_byte_by_byte_is_left_in_time() -> None:
             outcome = await sender.post(f"http://127.0.0.1:{port}/", b"{}", event="x", delivery_id="d")
     finally:
         await sender.close()
+        async with asyncio.timeout(10):
+            await left.wait()
         server.close()
         await server.wait_closed()
     assert (outcome.is_delivered, outcome.status_code) == (False, 0)
