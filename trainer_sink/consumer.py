@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self, cast
 
 import structlog
@@ -16,7 +16,7 @@ from schemas.records import BatchConsumed, PartitionOffset, SkippedGroup, Traine
 from trainer_sink.checkpoint import Checkpoint
 from trainer_sink.errors import SinkStateError
 from trainer_sink.filters import GroupFilter
-from trainer_sink.groups import Group, GroupAssembler
+from trainer_sink.groups import Finished, Group, GroupAssembler
 from trainer_sink.reader import OnExpired, ScoredReader, Start
 
 _log = structlog.get_logger(__name__)
@@ -195,11 +195,15 @@ class GroupConsumer:
         staleness_max: float = 0.0,
         staleness_mean: float = 0.0,
         details: Mapping[str, Any] | None = None,
+        save: Callable[[dict[str, Any]], Awaitable[None]] | None = None,
     ) -> BatchConsumed:
         """Record that step `step` trained these groups (default: all that were yielded since the last commit).
 
         Publishes one BatchConsumed, with the skips since the last one, and returns it. When publishing fails nothing
         is recorded: commit again with the same step. Steps only grow; KeyError for a group that isn't out.
+
+        `save` is awaited before that, with what `state_dict` will say afterwards: a trainer that keeps it beside its
+        weights there never says of a step that it was trained and then, after a crash, trains other groups in it.
         """
         async with self._committing:
             if self._last_batch is not None and step <= self._last_batch.step:
@@ -224,6 +228,9 @@ class GroupConsumer:
                 details={**(details or {}), "counts": dict(self.counts)},
                 at=_now_ms(),
             )
+            if save is not None:
+                finished = self._assembler.finished(also=ids)
+                await save(self._state(marks, finished, skipped={}, last_batch=batch))
             await self._bus.publish(batch)
             self._assembler.trained(ids)
             self._assembler.reported(skipped)
@@ -234,15 +241,30 @@ class GroupConsumer:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last commit, as plain values: save it with the weights of the same step."""
+        return self._state(
+            self._assembler.watermarks(),
+            self._assembler.finished(),
+            skipped=self._assembler.skipped,
+            last_batch=self._last_batch,
+        )
+
+    def _state(
+        self,
+        watermarks: Mapping[int, int],
+        finished: Mapping[int, Mapping[str, Finished]],
+        *,
+        skipped: Mapping[str, str],
+        last_batch: BatchConsumed | None,
+    ) -> dict[str, Any]:
         return Checkpoint(
             trainer_id=self.trainer_id,
             topic=TOPIC,
             partition_count=self._partition_count or (self._checkpoint.partition_count if self._checkpoint else 0),
             start=self._start,
-            watermarks=self._assembler.watermarks(),
-            finished=self._assembler.finished(),
-            skipped=self._assembler.skipped,
-            last_batch=self._last_batch,
+            watermarks=watermarks,
+            finished=finished,
+            skipped=skipped,
+            last_batch=last_batch,
         ).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

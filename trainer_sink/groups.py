@@ -265,9 +265,12 @@ class GroupAssembler:
                 marks[group.first.partition] = min(marks[group.first.partition], group.first.offset)
         return marks
 
-    def finished(self) -> dict[int, dict[str, Finished]]:
-        """Per partition the finished groups that are remembered, oldest first."""
-        return {number: dict(where.finished) for number, where in self._partitions.items()}
+    def finished(self, *, also: Iterable[str] = ()) -> dict[int, dict[str, Finished]]:
+        """Per partition the finished groups that are remembered, oldest first; `also` are taken ones to count as trained."""
+        found = {number: dict(where.finished) for number, where in self._partitions.items()}
+        for group in [self._out(g) for g in also]:
+            found[group.last.partition][group.group_id] = Finished(TRAINED, group.last.offset)
+        return found
 
     def restore(
         self, watermarks: Mapping[int, int], finished: Mapping[int, Mapping[str, Finished]], skipped: Mapping[str, str]

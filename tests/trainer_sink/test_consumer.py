@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -118,6 +119,34 @@ class Behaviours:
         async with again:
             rest = await _all(again)
         assert sorted(first + rest) == sorted(map(ids.group_id, ("open", "one", "two", "three", "four")))
+
+    async def test_what_is_saved_within_a_commit_already_holds_it(self, bus: Bus) -> None:
+        """A trainer that dies between its saving and the publication says after its restart what it has trained, and goes on behind it."""
+        for name in ("one", "two"):
+            await _publish(bus, whole(name, 2))
+        await _publish(bus, whole("theirs", 1, spec={"policy_id": "another"}))
+        saved: list[dict[str, Any]] = []
+
+        async def save(state: dict[str, Any]) -> None:
+            saved.append(state)
+            assert await _batches(bus) == []
+            raise ConnectionError("killed here")
+
+        async with GroupConsumer(bus, "me", policy_id=POLICY, prefetch=1) as consumer:
+            first = (await _next(consumer)).group_id
+            with pytest.raises(ConnectionError):
+                await consumer.commit(step=1, save=save)
+        again = GroupConsumer(bus, "me", policy_id=POLICY, until_end=True)
+        again.load_state_dict(saved[0])
+        async with again:
+            rest = await _all(again)
+            await again.commit(step=2)
+        republished, second = await _batches(bus)
+        assert republished.groups == [first]
+        assert (republished.step, second.groups) == (1, rest)
+        assert sorted([first, *rest]) == sorted(map(ids.group_id, ("one", "two")))
+        told = [s.group_id for batch in (republished, second) for s in batch.skipped]
+        assert told == [ids.group_id("theirs")]
 
     async def test_after_a_restore_the_last_batch_is_published_again(self, bus: Bus) -> None:
         """If the first publish was lost on the way, the orchestrator still learns of it; its id makes it harmless."""
