@@ -1,0 +1,43 @@
+"""What keeps a writer from pushing a policy's weights. Each says what happened, where, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainer_sink.errors import SinkError
+
+
+class PolicyError(SinkError):
+    """Root of a policy writer's errors."""
+
+
+class SupersededError(PolicyError):
+    """Another trainer has claimed the policy since: this one may never push again.
+
+    `by` and `epoch` say who took over; `reached` names the engines that had this writer's weights already when it found out.
+    """
+
+    def __init__(self, message: str, *, by: str, epoch: int, reached: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.by = by
+        self.epoch = epoch
+        self.reached = reached
+
+
+class NoEnginesError(PolicyError):
+    """No engine serves the policy."""
+
+
+class PushFailedError(PolicyError):
+    """Engines didn't take a version; `failed` says why by URL, `done` which ones have it. Push the same checkpoint again.
+
+    Nothing was published: a version is published when every engine has it.
+    """
+
+    is_retriable = True
+
+    def __init__(self, message: str, *, version: str, failed: Mapping[str, str], done: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.version = version
+        self.failed = dict(failed)
+        self.done = done
