@@ -1,0 +1,174 @@
+"""Credit: what each trace of a group is worth to the loss. Pure numbers in, pure numbers out.
+
+A session's traces share its outcome, or each has a reward of its own. `per_session` weights (1 / traces of the session)
+make a fragmented session count as much as a whole one; `per_trace` counts every trace as a sample of its own, which is the
+published baseline that invites reward hacking. Advantages compare a trace with its group's other sessions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer_sink.errors import SinkError
+
+Advantage = Literal["group_norm", "leave_one_out", "mean_baseline", "none"]
+Weighting = Literal["per_session", "per_trace"]
+ZeroVariance = Literal["drop", "keep", "error"]
+
+Floats = NDArray[np.float64]
+
+# Rewards that are this close are the same verdict: a mean of floats isn't exact (0.1 + 0.2 != 0.3).
+SAME_REWARD: Final = 1e-9
+
+
+class ZeroVarianceError(SinkError):
+    """All rewards of a group are the same, and the rule says that this is an error."""
+
+
+class RewardError(SinkError, ValueError):
+    """Rewards that credit can't be computed from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditRule:
+    """How a group's rewards become weights and advantages.
+
+    `advantage`: `group_norm` ((r - mean) / (std + `std_epsilon`), GRPO), `mean_baseline` (r - mean, GRPO without the division),
+    `leave_one_out` (r - mean of the *other* sessions, RLOO) or `none` (r itself). `zero_variance`: what becomes of a group
+    whose rewards are all the same: its traces are left out (`drop`), kept with advantage 0 (`keep`), or ZeroVarianceError.
+    `failed_reward` is the reward of a session that its harness failed without a verdict; None leaves such sessions out of
+    the baseline. `ddof` is the standard deviation's: 1 as torch.std has it, 0 for the population's.
+    """
+
+    advantage: Advantage = "group_norm"
+    weighting: Weighting = "per_session"
+    zero_variance: ZeroVariance = "keep"
+    failed_reward: float | None = None
+    std_epsilon: float = 1e-6
+    ddof: Literal[0, 1] = 1
+
+    def __post_init__(self) -> None:
+        if self.std_epsilon < 0:
+            raise ValueError(f"std_epsilon is {self.std_epsilon}: it is added to a standard deviation, so at least 0")
+        if self.failed_reward is not None and not math.isfinite(self.failed_reward):
+            raise ValueError(
+                f"failed_reward is {self.failed_reward}: use a finite number, or None to leave sessions out"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Per session, per trace: weight and advantage. Sessions stand in the order in which their rewards were given."""
+
+    weights: tuple[tuple[float, ...], ...]
+    advantages: tuple[tuple[float, ...], ...]
+    mean: float
+    std: float
+    is_dropped: bool = False
+    """All rewards are the same and the rule drops such groups: nothing of it is to be trained."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """`zero_variance` when the group has none; `alone` when leave-one-out had nothing to compare with."""
+
+
+def assign(rewards: Sequence[Sequence[float]], rule: CreditRule | None = None, *, what: str = "the group") -> Credit:
+    """Weights and advantages of one group: one sequence of trace rewards for each session that counts.
+
+    A session without traces that counts in the baseline (a failed one) is given as its one reward; the caller ignores the
+    credit of what it doesn't train. RewardError for a session without a reward or a reward that isn't finite;
+    ZeroVarianceError names `what` when the rule asks for it.
+    """
+    rule = rule or CreditRule()
+    sizes = [len(r) for r in rewards]
+    if not all(sizes):
+        raise RewardError(
+            f"session {sizes.index(0)} of {what} has no reward: leave it out, or give it the one it counts with"
+        )
+    flat = np.array([r for session in rewards for r in session], dtype=np.float64)
+    if not np.isfinite(flat).all():
+        raise RewardError(f"a reward of {what} isn't finite: leave that session out")
+    session = np.repeat(np.arange(len(sizes)), sizes)
+    weights = session_weights(sizes) if rule.weighting == "per_session" else np.ones(len(flat))
+    mean, std = moments(
+        flat, weights, units=len(sizes) if rule.weighting == "per_session" else len(flat), ddof=rule.ddof
+    )
+    counts: Counter[str] = Counter()
+    is_flat = len(flat) == 0 or float(np.ptp(flat)) <= SAME_REWARD
+    if is_flat:
+        counts["zero_variance"] += 1
+        if rule.zero_variance == "error" and rule.advantage != "none":
+            raise ZeroVarianceError(
+                f"all {len(sizes)} sessions of {what} have reward {mean:g}: nothing can be learned from it. Use "
+                'zero_variance="drop" or "keep", or sample harder tasks'
+            )
+    if rule.advantage == "none":
+        advantages = flat
+    elif is_flat:
+        advantages = np.zeros_like(flat)
+    elif rule.advantage == "leave_one_out":
+        advantages = leave_one_out(flat, weights, session)
+    elif rule.advantage == "mean_baseline":
+        advantages = flat - mean
+    else:
+        advantages = group_norm(flat, mean, std, epsilon=rule.std_epsilon)
+    if rule.advantage == "leave_one_out" and len(sizes) == 1:
+        counts["alone"] += 1
+    return Credit(
+        weights=_split(weights, sizes),
+        advantages=_split(advantages, sizes),
+        mean=mean,
+        std=std,
+        is_dropped=is_flat and rule.zero_variance == "drop" and rule.advantage != "none",
+        counts=counts,
+    )
+
+
+def session_weights(sizes: Sequence[int]) -> Floats:
+    """1 / traces of the session, for each trace: shape (sum of sizes,), a session's weights sum to 1."""
+    return np.repeat(1.0 / np.asarray(sizes, dtype=np.float64), sizes) if len(sizes) else np.zeros(0)
+
+
+def moments(rewards: Floats, weights: Floats, *, units: int, ddof: int = 1) -> tuple[float, float]:
+    """Weighted mean and standard deviation; `units` is what counts as one sample (sessions or traces) for `ddof`.
+
+    With one reward per session this is numpy's `mean` and `std(ddof=…)`. One unit alone has std 0.
+    """
+    total = float(weights.sum())
+    if total == 0.0:
+        return 0.0, 0.0
+    mean = float((weights * rewards).sum() / total)
+    variance = float((weights * (rewards - mean) ** 2).sum() / total)
+    return mean, math.sqrt(variance * units / (units - ddof)) if units > ddof else 0.0
+
+
+def group_norm(rewards: Floats, mean: float, std: float, *, epsilon: float = 1e-6) -> Floats:
+    """(r - mean) / (std + epsilon): the advantage of GRPO (Shao et al. 2024, arXiv 2402.03300)."""
+    centred = rewards - mean
+    return centred / (std + epsilon) if std + epsilon > 0 else centred
+
+
+def leave_one_out(rewards: Floats, weights: Floats, session: NDArray[np.int64]) -> Floats:
+    """Reward minus the mean of the *other sessions*: RLOO (Ahmadian et al. 2024, arXiv 2402.14740).
+
+    The whole session is left out, since its traces share one outcome. With one session there is nothing to compare with:
+    the advantage is 0.
+    """
+    total_weight = np.bincount(session, weights)
+    total_reward = np.bincount(session, weights * rewards)
+    other_weight = total_weight.sum() - total_weight
+    other_reward = total_reward.sum() - total_reward
+    if len(total_weight) < 2:
+        return np.zeros_like(rewards)
+    result: Floats = rewards - (other_reward / other_weight)[session]
+    return result
+
+
+def _split(values: Floats, sizes: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    ends = np.cumsum(sizes)
+    return tuple(tuple(float(v) for v in values[end - size : end]) for end, size in zip(ends, sizes, strict=True))
