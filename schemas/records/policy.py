@@ -22,7 +22,10 @@ class PolicyEventType(WireEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEvent(Record):
-    """Fact on the timeline of one policy: its weights' versions, its writer, its engines."""
+    """Fact on the timeline of one policy: its weights' versions, its writer, its engines.
+
+    `weights_path` is where a version's checkpoint lay when it was pushed, as the engines see it.
+    """
 
     NAME: ClassVar[str] = "policy_event"
     TOPIC: ClassVar[str] = "policy.timeline"
@@ -40,6 +43,7 @@ class PolicyEvent(Record):
     tokenizer_digest: str = ""
     reason: str = ""
     at: int = 0
+    weights_path: str = ""
 
     @property
     def key(self) -> str:
@@ -102,7 +106,10 @@ class TrainerRegistered(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConsumed(Record):
-    """Fact: a trainer has trained these groups in this step; publishing it again changes nothing."""
+    """Fact: a trainer has trained these groups in this step; publishing it again changes nothing.
+
+    `is_interim`: no step at all, only skips that a trainer reports while it waits for something to train; `step` is its last one.
+    """
 
     NAME: ClassVar[str] = "batch_consumed"
     TOPIC: ClassVar[str] = "trainer.consumed"
@@ -118,6 +125,7 @@ class BatchConsumed(Record):
     staleness_mean: float = 0.0
     details: Json = field(default_factory=dict)
     at: int = 0
+    is_interim: bool = False
 
     @property
     def key(self) -> str:
@@ -126,5 +134,5 @@ class BatchConsumed(Record):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """One batch per step of a trainer."""
-        return (self.trainer_id, self.step)
+        """One batch per step of a trainer; what is reported between two steps is a fact of its own each time."""
+        return (self.trainer_id, self.step, self.at) if self.is_interim else (self.trainer_id, self.step)

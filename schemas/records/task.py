@@ -84,6 +84,8 @@ class GroupEvent(Record):
     partition: int = -1
     offset: int = -1
     counts: Json = field(default_factory=dict)
+    metadata: Json = field(default_factory=dict)
+    """The labels of the task by which trainers choose (`schemas.wishes.labels`)."""
 
     @property
     def key(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -221,3 +222,14 @@ class ScoredTrajectory(Record):
     def identity(self) -> tuple[object, ...]:
         """A consumer de-duplicates by trajectory and revision; the digest tells revisions apart."""
         return (self.trajectory_id, self.session_id, self.content_digest)
+
+    @property
+    def is_rewarded(self) -> bool:
+        """Whether it has a verdict that one can reckon with."""
+        return self.reward is not None and math.isfinite(self.reward)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it counts towards a group's `min_usable`: it completed, has a verdict, and a token to train."""
+        tokens = self.trajectory.counts.trainable_tokens if self.trajectory is not None else 0
+        return self.status is Status.COMPLETED and self.is_rewarded and tokens > 0

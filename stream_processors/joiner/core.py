@@ -21,7 +21,6 @@ from schemas.records import (
     SessionEvent,
     SessionEventType,
     SessionSpec,
-    Status,
     Trajectory,
 )
 from stream_processors.joiner.row import End, KeptTrajectory, SessionRow, StoredReward
@@ -158,14 +157,10 @@ def score(row: SessionRow, session_id: str, trajectory: Trajectory | None, score
 
 def headers_of(scored: ScoredTrajectory) -> list[tuple[str, bytes]]:
     """What a reader that counts results needs to know without reading them: the session's place in its group, its end, its use."""
-    tokens = scored.trajectory.counts.trainable_tokens if scored.trajectory is not None else 0
-    # It counts towards a group's `min_usable`: it completed, has a verdict, and a token to train.
-    has_verdict = scored.reward is not None and math.isfinite(scored.reward)
-    is_usable = scored.status is Status.COMPLETED and has_verdict and tokens > 0
     fields = {
         "index": scored.spec.index if scored.spec is not None else 0,
         "status": scored.status,
-        "is_usable": int(is_usable),
+        "is_usable": int(scored.is_usable),
         "revision": scored.revision,
     }
     return [(name, str(value).encode()) for name, value in fields.items()]

@@ -80,6 +80,7 @@ def _fact(row: GroupRow, kind: Fact, at: int, reason: str = "") -> GroupEvent:
         generation=row.generation,
         requeue_of=row.requeue_of,
         for_trainer=row.for_trainer,
+        metadata=row.metadata,
         reason=reason,
         at=at,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from schemas.records import GroupEvent, SkippedGroup
+from schemas.wishes import labels
 from stream_processors.orchestrator.groups.row import GroupRow
 from stream_processors.orchestrator.groups.states import GroupMove, GroupStage, move_for
 
@@ -46,6 +47,7 @@ def _registered(fact: GroupEvent, at: int) -> GroupRow:
         generation=fact.generation,
         requeue_of=fact.requeue_of,
         for_trainer=fact.for_trainer,
+        metadata=labels(fact.task.get("metadata")) if isinstance(fact.task, dict) else {},
         # Its submitter's clock may be ahead, but nothing is submitted later than it stands on the log.
         submitted_at=min(fact.at or at, at),
     )

@@ -6,12 +6,13 @@ A view in memory, made by reading rollout.groups and trainer.consumed; the two h
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from schemas.records import BatchConsumed, GroupEvent, TrainerRegistered
 from schemas.records import GroupEventType as Fact
 from schemas.topics import DAY_MS
+from schemas.wishes import GroupWish, is_for
 
 CHECKPOINT: Final = "checkpoint"
 KEEP_MS: Final = 14 * DAY_MS
@@ -42,6 +43,12 @@ class Trainer:
     """Per partition of trajectory.scored, up to where everything is finished for it."""
     waiting: set[str] = field(default_factory=set)
     """The groups that it hasn't consumed: its lag."""
+    wish: GroupWish = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read its filter once: it is asked for every group."""
+        wish = GroupWish.from_json(self.beat.filter)
+        self.wish = wish if wish.policy_id else replace(wish, policy_id=self.beat.policy_id or None)
 
     def is_live(self, now: int) -> bool:
         """Whether its time to live hasn't run out."""
@@ -49,18 +56,10 @@ class Trainer:
 
     def wants(self, group: Any) -> bool:
         """Whether its filter matches a group, by what is known before it runs (`group`: a GroupEvent or a GroupRow)."""
-        wish = self.beat.filter if isinstance(self.beat.filter, dict) else {}
-        policy_id = wish.get("policy_id") or self.beat.policy_id
-        return (
-            policy_id in (None, "", group.policy_id)
-            and _allows(wish.get("task_ids"), group.task_id)
-            and _allows(wish.get("harnesses"), group.harness)
-            and group.for_trainer in ("", self.beat.trainer_id)
-        )
-
-
-def _allows(wished: Iterable[str] | None, value: str) -> bool:
-    return wished is None or value in wished
+        if not is_for(group.for_trainer, self.beat.trainer_id):
+            return False
+        about = {"task_id": group.task_id, "harness": group.harness, "metadata": group.metadata}
+        return self.wish.refuses(policy_id=group.policy_id, **about) is None
 
 
 @dataclass(slots=True)

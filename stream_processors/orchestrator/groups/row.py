@@ -31,6 +31,8 @@ class GroupRow:
     requeue_of: str = ""
     for_trainer: str = ""
     submitted_at: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """The labels of its task by which trainers choose."""
 
     stage: GroupStage = GroupStage.NEW
     since_at: int = 0

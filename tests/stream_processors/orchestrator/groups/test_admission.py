@@ -100,6 +100,32 @@ def test_a_trainer_that_wants_other_groups_holds_nothing_back(beat: TrainerRegis
     assert due([waiting("w")], ledger("g1", "g2", "g3", beats=(beat,))) == ["w"]
 
 
+def test_a_trainer_of_one_data_set_is_behind_with_that_only() -> None:
+    """By the task's labels and by globs: its groups wait for it, others are admitted past it, and none else is in its lag."""
+    beat = trainer(filter={"metadata": {"data_set": ["gsm*"]}, "task_ids": ["t-*"]})
+    view = Ledger()
+    view.take_beat(beat, 1000)
+    for name, data_set in (("g1", "gsm8k"), ("g2", "gsm8k"), ("m1", "math"), ("u1", None)):
+        view.take_group(admitted(name, metadata={} if data_set is None else {"data_set": [data_set]}), 1001, home=0)
+    assert view.lag(view.trainers["a"]) == 2
+    rows = [
+        waiting("g3", metadata={"data_set": ["gsm8k"]}),
+        waiting("m2", metadata={"data_set": ["math"]}),
+        waiting("u2"),
+    ]
+    assert due(rows, view) == ["m2", "u2"]
+    assert due(rows, view, pending=[admitted("g9", metadata={"data_set": ["gsm8k"]})], max_lag=3) == ["m2", "u2"]
+
+
+def test_a_group_run_again_for_one_rank_is_in_the_lag_of_the_rank_that_reads_it() -> None:
+    """It lands in whatever partition its id names."""
+    view = Ledger()
+    for n in (0, 1):
+        view.take_beat(trainer(f"a.rank{n}", partitions=[n]), 1000)
+    view.take_group(admitted("again", for_trainer="a.rank0"), 1001, home=1)
+    assert [view.lag(view.trainers[f"a.rank{n}"]) for n in (0, 1)] == [0, 1]
+
+
 def test_groups_that_ran_for_another_trainer_are_not_in_the_lag() -> None:
     """Others skip them, and they are exempt for the one that waits for them."""
     view = ledger(beats=(trainer("a"), trainer("b")))

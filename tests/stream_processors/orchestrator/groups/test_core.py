@@ -10,12 +10,16 @@ from schemas import ids
 from schemas.records import GroupEvent, Record, SessionEvent, Status
 from schemas.records import GroupEventType as Fact
 from schemas.records import SessionEventType as SessionFact
+from stream_processors.orchestrator.controls import Controls
+from stream_processors.orchestrator.groups.admission import SeenGroups, admissions
 from stream_processors.orchestrator.groups.core import apply
+from stream_processors.orchestrator.groups.ledger import Ledger
 from stream_processors.orchestrator.groups.outputs import outputs
 from stream_processors.orchestrator.groups.row import GroupRow
 from stream_processors.orchestrator.groups.states import MOVES, GroupMove, GroupStage, move_for
 from tests.stream_processors.orchestrator.groups.facts import (
     GROUP,
+    TASK,
     admitted,
     group_fact,
     group_registered,
@@ -222,3 +226,13 @@ def test_ten_thousand_sessions_fit_in_a_row() -> None:
     assert row.ended == 9_999
     assert len(row.to_bytes()) < 8_000
     assert GroupRow.from_bytes(row.to_bytes()) == row
+
+
+def test_a_group_keeps_the_labels_of_its_task_for_its_admission() -> None:
+    """By them trainers choose; a patch in the metadata is none. A group that is run again has the same."""
+    task = {**TASK, "metadata": {"data_set": "gsm8k", "patch": "x" * 1000}}
+    row = play_group(group_registered(task=task))
+    assert row.metadata == {"data_set": ["gsm8k"]}
+    assert GroupRow.from_bytes(row.to_bytes()) == row
+    (admission,) = admissions(SeenGroups([row], Controls(), Ledger(), 1, 5000))
+    assert admission.metadata == {"data_set": ["gsm8k"]}
