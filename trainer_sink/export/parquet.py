@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bus import Bus
+from bus import Start
+from bus.protocol import LogReader
 from schemas import json_text
 from trainer_sink.errors import SinkError
+from trainer_sink.export.span import TOPIC, SpanReader
 from trainer_sink.export.spool import ScoredSpool
 from trainer_sink.filters import GroupFilter
 
-_TOPIC: Final = "trajectory.scored"
 # A row group of 1,000 traces of 20k tokens is about 260 MB in memory at most; readers skip by row group.
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 METADATA_KEY: Final = b"polynya"
@@ -41,15 +42,16 @@ class ExportReport:
 
 
 async def export_parquet(
-    bus: Bus,
+    log: LogReader,
     path: Path | str,
     *,
+    start: Start = "earliest",
     policy_id: str | None = None,
     task_ids: Iterable[str] | None = None,
     harness: Iterable[str] | str | None = None,
     allow_off_context: bool = False,
 ) -> ExportReport:
-    """Write the log of scored trajectories, up to its end as of now, to one Parquet file.
+    """Write the scored trajectories of a log or an archive, from `start` to its end as of now, to one Parquet file.
 
     Rows are ordered by task, group, session index and trace, so the same log gives the same file. The file appears
     whole or not at all. Raises ExportDependencyError without pyarrow, UnknownSchemaIdError for records of a newer
@@ -63,7 +65,7 @@ async def export_parquet(
         policy_id=policy_id, task_ids=task_ids, harness=harness, allow_off_context=allow_off_context
     )
     with ScoredSpool(wanted) as spool:
-        await spool.fill(bus)
+        await spool.fill(SpanReader(log, start=start).records())
         return await asyncio.to_thread(_write, spool, Path(path))
 
 
@@ -82,7 +84,7 @@ def _write(spool: ScoredSpool, path: Path) -> ExportReport:
             size = 0
             for entry, scored in spool.read():
                 try:
-                    new = session_rows(scored, entry.source, _TOPIC)
+                    new = session_rows(scored, entry.source, TOPIC)
                 except ValueError:  # torn or unequal token arrays: counted, never padded
                     tally.torn()
                     continue

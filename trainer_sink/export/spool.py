@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Final, Self
+from typing import IO, Self
 
-from bus import Bus
 from bus.deliveries import Delivery
 from bus.errors import is_retriable
 from schemas.codec import decode
 from schemas.records import Record, ScoredTrajectory
 from trainer_sink.filters import GroupFilter
 from trainer_sink.groups import Source
-
-_TOPIC: Final = "trajectory.scored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,8 @@ class ScoredSpool:
         self._entries: dict[str, Entry] = {}
         self.skipped: Counter[str] = Counter()
         """Sessions left out, by reason; records that repeat or were revised count as `duplicates` and `revised`."""
+        self.records = 0
+        """Everything that was taken."""
 
     def __enter__(self) -> Self:
         return self
@@ -58,9 +57,10 @@ class ScoredSpool:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    async def fill(self, bus: Bus) -> None:
-        """Read the log to its end. Raises what is retriable (an unknown schema id); counts what is unreadable."""
-        async for delivery in _scored(bus):
+    async def fill(self, deliveries: AsyncIterable[Delivery]) -> None:
+        """Take all of them. Raises what is retriable (an unknown schema id); counts what is unreadable."""
+        async for delivery in deliveries:
+            self.records += 1
             try:
                 record: Record = delivery.decode()
             except Exception as error:  # the record's boundary: an export counts poison, consumers set it aside
@@ -114,8 +114,3 @@ class ScoredSpool:
             record = decode(self._file.read(entry.length))
             assert isinstance(record, ScoredTrajectory)
             yield entry, record
-
-
-async def _scored(bus: Bus) -> AsyncIterator[Delivery]:
-    async for delivery in bus.tail([_TOPIC], until_end=True):
-        yield delivery
