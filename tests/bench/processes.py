@@ -77,8 +77,15 @@ class Child:
 
 
 @contextmanager
-def child(name: str, argv: Sequence[str], work_dir: Path, *, stop_within_s: float = STOP_WITHIN_S) -> Iterator[Child]:
-    """Run `python <argv>` until the block ends. `{ready}` in `argv` is the file that it writes (JSON) when it is ready."""
+def child(
+    name: str,
+    argv: Sequence[str],
+    work_dir: Path,
+    *,
+    stop_within_s: float = STOP_WITHIN_S,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Child]:
+    """Run `python <argv>` until the block ends, with `env` added to ours. `{ready}` in `argv` is the file that it writes (JSON) when it is ready."""
     work_dir.mkdir(parents=True, exist_ok=True)
     ready_file = work_dir / f"{name}.ready.json"
     ready_file.unlink(missing_ok=True)
@@ -91,7 +98,7 @@ def child(name: str, argv: Sequence[str], work_dir: Path, *, stop_within_s: floa
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **(env or {}), "PYTHONPATH": str(ROOT)},
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, which takes no lock
         )
     try:

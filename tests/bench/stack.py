@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,11 +56,13 @@ class BenchStack:
 
 
 @asynccontextmanager
-async def running_stack(work_dir: Path) -> AsyncIterator[BenchStack]:
-    """A stack with the bench's policy, in the foreground of a child: it ends with the bench, whatever ends that."""
+async def running_stack(
+    work_dir: Path, *, policy: str = POLICY, env: Mapping[str, str] | None = None
+) -> AsyncIterator[BenchStack]:
+    """A stack with a scripted policy, in the foreground of a child: it ends with the bench, whatever ends that. `env` adds settings."""
     stack = Stack(work_dir / "state")
-    argv = ["-m", "compose.cli.main", "up", "--engine", POLICY, "--state-dir", str(stack.state_dir)]
-    with child("stack", argv, work_dir, stop_within_s=STOP_WITHIN_S) as supervisor:
+    argv = ["-m", "compose.cli.main", "up", "--engine", policy, "--state-dir", str(stack.state_dir)]
+    with child("stack", argv, work_dir, stop_within_s=STOP_WITHIN_S, env=env) as supervisor:
         deadline = time.monotonic() + UP_WITHIN_S
         while (info := load_info(stack.settings)) is None or not info.is_ready:
             supervisor.require_alive()
