@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import json_text
 from schemas.arrays import ID_DTYPE
 from schemas.records import ScoredTrajectory, Status, Trace
+from schemas.wishes import GroupWish
 from trainer_sink.export.shape import Conversation, Message, Shape, UnusableError, conversation
-from trainer_sink.filters import GroupFilter
 
 MAIN: Final = "main"
 _ID_BYTES: Final = ID_DTYPE.itemsize
@@ -22,11 +21,8 @@ _ID_BYTES: Final = ID_DTYPE.itemsize
 class Acceptance:
     """Which sessions are good enough: ended well, graded, and with at least this reward. None means any."""
 
-    policy_id: str | None = None
-    task_ids: frozenset[str] | None = None
-    harnesses: frozenset[str] | None = None
-    metadata: tuple[tuple[str, str], ...] = ()
-    """Pairs that the task's metadata must have; values are compared as text."""
+    wish: GroupWish = field(default_factory=GroupWish)
+    """Policy, tasks, harnesses, labels of the task's metadata."""
     statuses: frozenset[Status] = frozenset({Status.COMPLETED})
     min_reward: float | None = 1.0
 
@@ -45,22 +41,17 @@ class Acceptance:
 
     def refuses_kind(self, scored: ScoredTrajectory) -> str:
         """The reason for which a session isn't asked for, whatever became of it."""
-        assert scored.spec is not None, "the spool sets sessions without one aside"
-        wanted = GroupFilter(policy_id=self.policy_id, task_ids=self.task_ids, harnesses=self.harnesses)
-        if reason := wanted.refuses_spec(scored.spec, None):
-            return str(reason)
-        known = scored.spec.metadata if isinstance(scored.spec.metadata, Mapping) else {}
-        if any(name not in known or _text(known[name]) != value for name, value in self.metadata):
-            return "metadata"
-        return ""
+        spec = scored.spec
+        assert spec is not None, "the spool sets sessions without one aside"
+        wanted = self.wish.refuses(
+            policy_id=spec.policy_id, task_id=spec.task_id, harness=spec.harness, metadata=spec.metadata
+        )
+        return wanted or ""
 
     def to_json(self) -> dict[str, Any]:
         """As the manifest names it."""
         return {
-            "policy_id": self.policy_id,
-            "task_ids": None if self.task_ids is None else sorted(self.task_ids),
-            "harnesses": None if self.harnesses is None else sorted(self.harnesses),
-            "metadata": dict(self.metadata),
+            **self.wish.to_json(),
             "statuses": sorted(s.value for s in self.statuses),
             "min_reward": self.min_reward,
         }
@@ -170,7 +161,3 @@ def _restore_reasoning(longer: list[Message], shorter: list[Message]) -> None:
     for there, here in zip(longer, shorter, strict=False):
         if "reasoning_content" in here and "reasoning_content" not in there:
             there["reasoning_content"] = here["reasoning_content"]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json_text.dump(value)

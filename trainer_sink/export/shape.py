@@ -99,6 +99,11 @@ class _Cleaner:
         return value
 
 
+def cleaned(value: Any) -> Any:
+    """The same value without what Arrow and JSON readers refuse."""
+    return _Cleaner().clean(value)
+
+
 def conversation(messages: Any, tools: Any, shape: Shape) -> Conversation:
     """The conversation of a trace. Raises UnusableError with the reason: `malformed_message`, `images`, `bad_arguments`, ….
 
