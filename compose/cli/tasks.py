@@ -41,6 +41,10 @@ def import_(
     instruction_file: Annotated[
         Path | None, typer.Option(help="a wording with {repo}, {repo_dir} and {problem_statement}")
     ] = None,
+    prepare: Annotated[
+        list[str] | None,
+        typer.Option(help="a shell command before each run; of SWE rows with {repo}, {base_commit}, {instance_id}"),
+    ] = None,
     run_s: Annotated[float | None, typer.Option(help="the budget of a run")] = None,
     evaluate_s: Annotated[float | None, typer.Option(help="the budget of a grading")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many")] = None,
@@ -67,6 +71,7 @@ def import_(
         repo_dir=repo_dir,
         test_command=test_command,
         instruction=instruction_file.read_text(encoding="utf-8") if instruction_file else "",
+        prepare=tuple(prepare or ()),
         run_s=run_s,
         evaluate_s=evaluate_s,
     )

@@ -47,6 +47,7 @@ def _plain_task(row: Row, options: ImportOptions, where: str) -> dict[str, Any]:
         image=options.image,
         evaluator={"name": "session_completed"},
         metadata={},
+        prepare=options.prepare,
     )
     return {**made, **own, "metadata": {**rest, **(own.get("metadata") or {})}}
 

@@ -76,6 +76,7 @@ def harbor_task(folder: Path, options: ImportOptions) -> dict[str, Any]:
         budgets=budgets,
         workdir=options.repo_dir or _workdir(folder / "environment" / "Dockerfile"),
         limits=_limits(environment, folder) if options.runtime != "local" else None,
+        prepare=options.prepare,
     )
 
 

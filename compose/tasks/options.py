@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ class ImportOptions:
     repo_dir: str = ""
     test_command: str = ""
     instruction: str = ""
+    prepare: tuple[str, ...] = ()
+    """Shell commands in the session's runtime before the run, with the row's fields as the format fills them in."""
     run_s: float | None = None
     evaluate_s: float | None = None
 
@@ -34,6 +37,7 @@ def task_of(
     budgets: dict[str, float] | None = None,
     limits: dict[str, Any] | None = None,
     workdir: str = "",
+    prepare: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A task file's tree with only what isn't a default, so that the file stays readable.
 
@@ -54,6 +58,7 @@ def task_of(
         "instruction": instruction,
         "harness": harness,
         "runtime": runtime,
+        **({"prepare": [{"exec": command} for command in prepare]} if prepare else {}),
         "evaluator": evaluator,
         **({"num_samples": options.samples} if options.samples != 1 else {}),
         **({"policy_id": options.policy_id} if options.policy_id else {}),

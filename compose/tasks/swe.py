@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,7 @@ def swe_task(row: Row, options: ImportOptions, where: str, *, family: SweFormat)
         instruction=_filled(wording, fields),
         image=family.image_of(row),
         workdir=repo_dir,
+        prepare=[_filled(command, _in_a_shell(row)) for command in options.prepare],
         evaluator={"name": "swebench", "options": grading},
         metadata={
             "data_set": family.data_set,
@@ -87,6 +89,11 @@ def swe_task(row: Row, options: ImportOptions, where: str, *, family: SweFormat)
             **({"split": row["split"]} if row.get("split") else {}),
         },
     )
+
+
+def _in_a_shell(row: Row) -> dict[str, Any]:
+    # A row is somebody's data: none of its values may end a word of the command that it stands in.
+    return {name: shlex.quote(str(row.get(name) or "")) for name in ("instance_id", "repo", "base_commit")}
 
 
 def _filled(wording: str, fields: dict[str, Any]) -> str:

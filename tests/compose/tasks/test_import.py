@@ -235,3 +235,21 @@ def test_an_unknown_format(tmp_path: Path) -> None:
     with pytest.raises(CommandError) as caught:
         imported(jsonl(tmp_path, ROW), "riddles")
     assert caught.value.hint == "--format swebench|swegym|skyrl|harbor|jsonl"
+
+
+def test_commands_before_a_run_hold_the_rows_fields_as_words(tmp_path: Path) -> None:
+    """`prepare` fetches a repository where no image has it; a row can't end the word that its value stands in."""
+    options = ImportOptions(
+        harness="shell",
+        harness_options={"command": "true"},
+        runtime="local",
+        prepare=("git clone /repos/{repo}.git . && git checkout {base_commit}", "echo {instance_id}"),
+    )
+    hostile = {**ROW, "instance_id": "x; rm -rf ~"}
+    (task,) = imported(jsonl(tmp_path, hostile), "swegym", options)
+    assert [step.exec for step in task.prepare] == [
+        f"git clone /repos/someone/things.git . && git checkout {ROW['base_commit']}",
+        "echo 'x; rm -rf ~'",
+    ]
+    (plain,) = imported(jsonl(tmp_path, {"instruction": "Say hello."}), "jsonl", options)
+    assert plain.prepare[0].exec == "git clone /repos/{repo}.git . && git checkout {base_commit}"
