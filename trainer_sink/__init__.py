@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_sink.consumer import GroupConsumer
 from trainer_sink.errors import CheckpointMismatchError, RecordsExpiredError, SinkError, SinkStateError
-from trainer_sink.filters import GroupFilter, SkipReason
+from trainer_sink.filters import GroupFilter, SkipReason, Wishes
 from trainer_sink.groups import Group, GroupAssembler, Source
+from trainer_sink.ranks import deal, partitions_of
+from trainer_sink.staleness import Staleness
 
 if TYPE_CHECKING:
     from trainer_sink.client import AsyncPolynyaClient, PolynyaClient
@@ -29,6 +31,10 @@ __all__ = [
     "SinkStateError",
     "SkipReason",
     "Source",
+    "Staleness",
+    "Wishes",
+    "deal",
+    "partitions_of",
 ]
 
 

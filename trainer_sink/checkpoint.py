@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
 from schemas.codec import decode, encode
@@ -19,6 +19,15 @@ from trainer_sink.errors import CheckpointMismatchError
 from trainer_sink.groups import Finished
 
 FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A record that was read: where it stands, and its event id. A log made anew has another one there."""
+
+    partition: int
+    offset: int
+    event_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,8 @@ class Checkpoint:
     """Skipped groups that no BatchConsumed has reported yet, with their reasons."""
     last_batch: BatchConsumed | None = None
     """Published again after a restore; readers drop the repeat by its id."""
+    anchor: Anchor | None = None
+    """The last record that was read; None when there was none."""
 
     def to_state(self) -> dict[str, Any]:
         """Plain values for `json.dump` or `torch.save`."""
@@ -54,6 +65,7 @@ class Checkpoint:
             "skipped": dict(self.skipped),
             # The framed record itself, so that a later release reads it like any old record.
             "last_batch": None if self.last_batch is None else _pack(self.last_batch),
+            "anchor": None if self.anchor is None else list(astuple(self.anchor)),
         }
 
     @classmethod
@@ -67,6 +79,7 @@ class Checkpoint:
         try:
             partitions = {int(n): part for n, part in state["partitions"].items()}
             batch = state["last_batch"]
+            anchor = state.get("anchor")  # checkpoints of the first release have none
             return cls(
                 trainer_id=str(state["trainer_id"]),
                 topic=str(state["topic"]),
@@ -79,6 +92,7 @@ class Checkpoint:
                 },
                 skipped=dict(state["skipped"]),
                 last_batch=None if batch is None else _unpack(batch),
+                anchor=None if anchor is None else Anchor(int(anchor[0]), int(anchor[1]), str(anchor[2])),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise CheckpointMismatchError(f"the sink checkpoint is damaged: {exc!r}; use an older one") from exc
@@ -109,6 +123,14 @@ class Checkpoint:
                     f"{topic}[{number}] ends at {ends[number]}, before the checkpoint's position {mark}: the topic was "
                     "made anew since; start without the checkpoint"
                 )
+
+    def check_anchor(self, event_id: str | None) -> None:
+        """Raise CheckpointMismatchError when the log has another record (`event_id`) where the anchor stood; None: it has expired."""
+        if self.anchor is not None and event_id not in (None, self.anchor.event_id):
+            raise CheckpointMismatchError(
+                f"{self.topic}[{self.anchor.partition}] has another record at {self.anchor.offset} than when the checkpoint "
+                "was made: the topic was made anew since; start without the checkpoint"
+            )
 
 
 def _pack(batch: BatchConsumed) -> str:

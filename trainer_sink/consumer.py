@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, Unpack, cast
 
 import structlog
 
@@ -15,30 +14,35 @@ from bus.errors import BusError
 from schemas.records import BatchConsumed, PartitionOffset, SkippedGroup, TrainerRegistered
 from trainer_sink.checkpoint import Checkpoint
 from trainer_sink.errors import SinkStateError
-from trainer_sink.filters import GroupFilter
+from trainer_sink.filters import GroupFilter, Wishes
 from trainer_sink.groups import Finished, Group, GroupAssembler
+from trainer_sink.ranks import partitions_of
 from trainer_sink.reader import OnExpired, ScoredReader, Start
+from trainer_sink.registration import Registration, now_ms
+from trainer_sink.versions import TimelineFollower
 
 _log = structlog.get_logger(__name__)
 
 TOPIC: Final = "trajectory.scored"
+REPORT_AFTER_S: Final = 2.0
+"""A trainer that waits for that long reports its skips without a commit: what it waits for may be just their re-run."""
 # It becomes part of a topic's name, with room left for a prefix under Kafka's 249 characters.
 _TRAINER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,60}")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class GroupConsumer:
     """Yields complete groups of scored trajectories to one trainer, and records what it trained.
 
     Use it as `async with GroupConsumer(bus, "my-trainer") as groups: async for group in groups: …`, with a started bus.
-    `start` is where to begin without a checkpoint: an end of the log or UTC epoch ms. `partitions` reads a part of the
-    topic (a group is whole within one partition). `prefetch` groups are read ahead. `until_end` stops at the end of
-    the log as it was at the beginning. `on_expired="count"` goes on where retention has taken records, and counts
-    them; "stop" raises RecordsExpiredError. At most `max_lag` groups are admitted ahead of this trainer (0: as the orchestrator
-    is told), as long as its registration lives: `ttl_s` after its last beat. The filter's arguments are those of `GroupFilter.of`.
+
+    * `start`: where to begin without a checkpoint, an end of the log or UTC epoch ms.
+    * `partitions` reads a part of the topic (a group is whole within one partition); `rank` and `world_size` do so by a rule, under
+      the id `<trainer_id>.rank<n>` (see `trainer_sink.ranks`).
+    * `prefetch` groups are read ahead. `until_end` stops at the end of the log as it was at the beginning.
+    * `on_expired="count"` goes on where retention has taken records, and counts them; "stop" raises RecordsExpiredError.
+    * `max_lag` groups at most are admitted ahead of this trainer (0: as the orchestrator is told), as long as its registration lives:
+      `ttl_s` after its last beat. It has to hold the groups of one step.
+    * All others: `trainer_sink.filters.Wishes`.
 
     Iterating is safe to cancel: `asyncio.wait_for(anext(groups), 5)` loses nothing.
     """
@@ -48,38 +52,32 @@ class GroupConsumer:
         bus: Bus,
         trainer_id: str,
         *,
-        policy_id: str | None = None,
-        task_ids: Iterable[str] | None = None,
-        harness: Iterable[str] | str | None = None,
-        tokenizer_digest: str | None = None,
-        allow_off_context: bool = False,
         start: Start = "earliest",
         partitions: Sequence[int] | None = None,
+        rank: int | None = None,
+        world_size: int = 1,
         prefetch: int = 2,
         until_end: bool = False,
         on_expired: OnExpired = "stop",
         ttl_s: float = 60.0,
         max_lag: int = 0,
+        **wishes: Unpack[Wishes],
     ) -> None:
         if not _TRAINER_ID.fullmatch(trainer_id):
             raise ValueError(f"trainer_id {trainer_id!r} must be 1 to 60 letters, digits, dots, dashes or underscores")
-        self.trainer_id = trainer_id
-        self.filter = GroupFilter.of(
-            policy_id=policy_id,
-            task_ids=task_ids,
-            harness=harness,
-            tokenizer_digest=tokenizer_digest,
-            allow_off_context=allow_off_context,
-        )
+        if rank is not None and partitions is not None:
+            raise ValueError("partitions and rank both say what to read: give one of them")
+        self.trainer_id = trainer_id if rank is None else f"{trainer_id}.rank{rank}"
+        self.filter = GroupFilter.of(**wishes)
         self._bus = bus
         self._start: Start = start
         self._wanted = partitions
+        self._rank = None if rank is None else (rank, world_size)
         self._prefetch = max(1, prefetch)
         self._ttl_s = ttl_s
         self._max_lag = max_lag
-        self._started_at = 0
-        self._assembler = GroupAssembler(trainer_id, self.filter)
-        self._reader = ScoredReader(bus, trainer_id, self._assembler, until_end=until_end, on_expired=on_expired)
+        self._assembler = GroupAssembler(self.trainer_id, self.filter)
+        self._reader = ScoredReader(bus, self.trainer_id, self._assembler, until_end=until_end, on_expired=on_expired)
         self._checkpoint: Checkpoint | None = None
         self._partition_count = 0
         self._last_batch: BatchConsumed | None = None
@@ -95,23 +93,29 @@ class GroupConsumer:
         if self._tasks:
             raise SinkStateError("this consumer is in use already: make another one")
         ends = await self._bus.end_offsets(TOPIC)
-        numbers = frozenset(ends if self._wanted is None else self._wanted)
-        if missing := sorted(numbers - ends.keys()):
-            raise ValueError(f"{TOPIC} has no partitions {missing}: it has 0 … {len(ends) - 1}")
         self._partition_count = len(ends)
+        numbers = self._numbers(len(ends))
         if self._checkpoint is not None:
-            self._checkpoint.check(trainer_id=self.trainer_id, topic=TOPIC, ends=ends, partitions=numbers)
+            await self._check(self._checkpoint, ends, numbers)
         elif self._start == "latest":
             # Fixed now, so that a checkpoint taken before the first record doesn't mean a later "latest".
             self._assembler.restore({n: ends[n] for n in numbers}, {}, {})
-        self._started_at = _now_ms()
-        await self._register()
-        if self._last_batch is not None:
-            await self._bus.publish(self._last_batch)
-        self._tasks = [
-            asyncio.create_task(self._pump(numbers), name=f"sink-{self.trainer_id}-read"),
-            asyncio.create_task(self._beat(), name=f"sink-{self.trainer_id}-beat"),
-        ]
+        work = {"read": self._pump(numbers)}
+        if self.filter.policy_id is not None or self.filter.max_policy_lag is not None:
+            follower = TimelineFollower(self._bus, self._assembler.versions, self.filter.policy_id)
+            await follower.catch_up()
+            work["timeline"] = follower.run()
+        registration = Registration(self._bus, self._registration(numbers))
+        work["beat"] = registration.beat()
+        try:
+            await registration.publish()
+            if self._last_batch is not None:
+                await self._bus.publish(self._last_batch)
+        except BaseException:  # what was never begun has to be closed, or Python warns of it
+            for coroutine in work.values():
+                coroutine.close()
+            raise
+        self._tasks = [asyncio.create_task(c, name=f"sink-{self.trainer_id}-{name}") for name, c in work.items()]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -119,6 +123,33 @@ class GroupConsumer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._failure = self._failure or SinkStateError("the consumer is closed")
+
+    def _numbers(self, count: int) -> frozenset[int]:
+        if self._rank is not None:
+            return frozenset(partitions_of(*self._rank, count))
+        numbers = frozenset(range(count) if self._wanted is None else self._wanted)
+        if missing := sorted(numbers - set(range(count))):
+            raise ValueError(f"{TOPIC} has no partitions {missing}: it has 0 … {count - 1}")
+        return numbers
+
+    async def _check(self, checkpoint: Checkpoint, ends: Mapping[int, int], numbers: frozenset[int]) -> None:
+        checkpoint.check(trainer_id=self.trainer_id, topic=TOPIC, ends=ends, partitions=numbers)
+        if (anchor := checkpoint.anchor) is not None:
+            found = await self._bus.at(TOPIC, anchor.partition, [anchor.offset])
+            event_id = found[0].headers.get("ce_id", b"").decode("utf-8", "replace") if found else None
+            checkpoint.check_anchor(event_id)
+            self._reader.anchor = anchor
+
+    def _registration(self, numbers: frozenset[int]) -> TrainerRegistered:
+        return TrainerRegistered(
+            trainer_id=self.trainer_id,
+            policy_id=self.filter.policy_id or "",
+            filter=self.filter.to_json(),
+            start=self._start if self._checkpoint is None else "checkpoint",
+            ttl_s=self._ttl_s,
+            partitions=[] if len(numbers) == self._partition_count else sorted(numbers),
+            max_lag=self._max_lag,
+        )
 
     async def _pump(self, numbers: frozenset[int]) -> None:
         try:
@@ -135,31 +166,16 @@ class GroupConsumer:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _register(self) -> None:
-        start = self._start if self._checkpoint is None else "checkpoint"
-        await self._bus.publish(
-            TrainerRegistered(
-                trainer_id=self.trainer_id,
-                policy_id=self.filter.policy_id or "",
-                filter=self.filter.to_json(),
-                start=start,
-                ttl_s=self._ttl_s,
-                at=_now_ms(),
-                started_at=self._started_at,
-                partitions=[] if self._wanted is None else sorted(self._wanted),
-                max_lag=self._max_lag,
-            )
-        )
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._ttl_s / 3)  # two beats may be lost before anybody thinks the trainer is gone
-            try:
-                await self._register()
-            except BusError as error:
-                _log.warning("heartbeat.failed", trainer_id=self.trainer_id, error=repr(error))
-
     # -- groups ------------------------------------------------------------------------------------------------------
+
+    @property
+    def policy_version(self) -> str:
+        """The version of the weights that the trainer has now, by which lags are counted; '' goes by the timeline's newest."""
+        return self._assembler.versions.own
+
+    @policy_version.setter
+    def policy_version(self, version: str) -> None:
+        self._assembler.versions.own = version
 
     def __aiter__(self) -> Self:
         return self
@@ -168,6 +184,14 @@ class GroupConsumer:
         """The next complete group; raises what stopped the reader, once the groups before it are out."""
         if not self._tasks:
             raise SinkStateError("use the consumer as `async with GroupConsumer(…) as groups`")
+        while True:
+            try:
+                async with asyncio.timeout(REPORT_AFTER_S):
+                    return await self._next()
+            except TimeoutError:
+                await self._report()
+
+    async def _next(self) -> Group:
         async with self._changed:
             while True:
                 await self._changed.wait_for(lambda: self._assembler.ready or self._failure or self._is_at_end)
@@ -192,15 +216,16 @@ class GroupConsumer:
         *,
         groups: Iterable[Group] | None = None,
         policy_version: str = "",
-        staleness_max: float = 0.0,
-        staleness_mean: float = 0.0,
+        staleness_max: float | None = None,
+        staleness_mean: float | None = None,
         details: Mapping[str, Any] | None = None,
         save: Callable[[dict[str, Any]], Awaitable[None]] | None = None,
     ) -> BatchConsumed:
         """Record that step `step` trained these groups (default: all that were yielded since the last commit).
 
         Publishes one BatchConsumed, with the skips since the last one, and returns it. When publishing fails nothing
-        is recorded: commit again with the same step. Steps only grow; KeyError for a group that isn't out.
+        is recorded: commit again with the same step. Steps only grow; KeyError for a group that isn't out. The staleness of the
+        trained tokens, as it was when the groups were handed out, is reckoned here unless it is given.
 
         `save` is awaited before that, with what `state_dict` will say afterwards: a trainer that keeps it beside its
         weights there never says of a step that it was trained and then, after a crash, trains other groups in it.
@@ -213,29 +238,54 @@ class GroupConsumer:
             ids = list(self._assembler.yielded) if groups is None else [g.group_id for g in groups]
             if strangers := set(ids) - set(self._assembler.yielded):
                 raise KeyError(f"groups {sorted(strangers)} aren't out: committed, skipped or never yielded here")
-            skipped = self._assembler.skipped
-            marks = self._assembler.watermarks(without=ids)
-            batch = BatchConsumed(
-                trainer_id=self.trainer_id,
-                step=step,
-                policy_id=self.filter.policy_id or "",
-                policy_version=policy_version,
-                groups=ids,
-                skipped=[SkippedGroup(group_id=g, reason=why) for g, why in skipped.items()],
-                offsets=[PartitionOffset(partition=n, offset=mark) for n, mark in sorted(marks.items())],
-                staleness_max=staleness_max,
-                staleness_mean=staleness_mean,
-                details={**(details or {}), "counts": dict(self.counts)},
-                at=_now_ms(),
+            staleness = self._assembler.staleness(ids)
+            batch = self._batch(
+                step,
+                ids,
+                policy_version=policy_version or self.policy_version,
+                staleness_max=staleness.max if staleness_max is None else staleness_max,
+                staleness_mean=staleness.mean if staleness_mean is None else staleness_mean,
+                details={**(details or {}), **self._details()},
             )
             if save is not None:
-                finished = self._assembler.finished(also=ids)
-                await save(self._state(marks, finished, skipped={}, last_batch=batch))
+                marks = {place.partition: place.offset for place in batch.offsets}
+                await save(self._state(marks, self._assembler.finished(also=ids), skipped={}, last_batch=batch))
             await self._bus.publish(batch)
             self._assembler.trained(ids)
-            self._assembler.reported(skipped)
+            self._assembler.reported(s.group_id for s in batch.skipped)
             self._last_batch = batch
             return batch
+
+    async def _report(self) -> None:
+        """Tell the skips that no commit has told while the trainer waits; an outage leaves them to the next report."""
+        async with self._committing:
+            if not self._assembler.skipped:
+                return
+            step = self._last_batch.step if self._last_batch is not None else 0
+            batch = self._batch(step, [], is_interim=True, details=self._details())
+            try:
+                await self._bus.publish(batch)
+            except BusError as error:
+                _log.warning("report.failed", trainer_id=self.trainer_id, error=repr(error))
+                return
+            self._assembler.reported(s.group_id for s in batch.skipped)
+
+    def _batch(self, step: int, ids: list[str], **fields: Any) -> BatchConsumed:
+        marks = self._assembler.watermarks(without=ids)
+        return BatchConsumed(
+            trainer_id=self.trainer_id,
+            step=step,
+            policy_id=self.filter.policy_id or "",
+            groups=ids,
+            skipped=[SkippedGroup(group_id=g, reason=why) for g, why in self._assembler.skipped.items()],
+            offsets=[PartitionOffset(partition=n, offset=mark) for n, mark in sorted(marks.items())],
+            at=now_ms(),
+            **fields,
+        )
+
+    def _details(self) -> dict[str, Any]:
+        side_calls = self.side_calls
+        return {"counts": dict(self.counts), **({"side_calls": dict(side_calls)} if side_calls else {})}
 
     # -- position ----------------------------------------------------------------------------------------------------
 
@@ -265,6 +315,7 @@ class GroupConsumer:
             finished=finished,
             skipped=skipped,
             last_batch=last_batch,
+            anchor=self._reader.anchor,
         ).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -282,9 +333,19 @@ class GroupConsumer:
         self._assembler.restore(checkpoint.watermarks, checkpoint.finished, checkpoint.skipped)
 
     @property
+    def last_step(self) -> int:
+        """The step of the last commit, also of the one that a checkpoint holds; 0 before the first."""
+        return self._last_batch.step if self._last_batch is not None else 0
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """What became of every record that was read, by name; see `trainer_sink.groups`."""
         return dict(self._assembler.counts)
+
+    @property
+    def side_calls(self) -> Mapping[str, int]:
+        """Traces of side calls in the groups that were handed out: `kept` or `dropped`."""
+        return dict(self._assembler.side_calls)
 
     @property
     def open_groups(self) -> int:

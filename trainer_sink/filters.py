@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Literal, Self, TypedDict
 
 from schemas.records import ScoredTrajectory, SessionSpec
+from schemas.wishes import GroupWish, Patterns, is_for
+from trainer_sink.staleness import Staleness
+
+SIDE_CALL: Final = "aux"
+"""The branch of a harness' calls beside its work: titles, summaries, quota checks."""
+
+EQUAL_REWARDS: Final = 1e-9
+"""Rewards that differ by less are the same: their group has nothing to compare."""
+
+SideCalls = Literal["keep", "drop"]
 
 
 class SkipReason(StrEnum):
@@ -19,6 +30,8 @@ class SkipReason(StrEnum):
     """Its task isn't in the trainer's set."""
     HARNESS = "harness"
     """Ran in another harness."""
+    METADATA = "metadata"
+    """Its task's labels (data set, split, repo …) aren't those that the trainer named."""
     FOR_OTHER_TRAINER = "for_other_trainer"
     """Re-run on behalf of another trainer."""
     TOKENIZER = "tokenizer"
@@ -27,27 +40,78 @@ class SkipReason(StrEnum):
     """Holds tokens that weren't sampled in the context that the trace shows."""
     UNREADABLE = "unreadable"
     """All sessions are in, but one or more could not be decoded (they are in the dead letters)."""
-    STALE = "stale"
-    """The trainer's own verdict: sampled too many versions ago."""
     SHORT = "short"
-    """The trainer's own verdict: too few usable sessions."""
+    """Fewer usable sessions than `min_usable`. The orchestrator runs it again for this trainer."""
+    UNREWARDED = "unrewarded"
+    """Fewer sessions with a reward than `min_rewarded`."""
+    MEAN_REWARD = "mean_reward"
+    """Its mean reward lies outside of the trainer's bounds: too hard or too easy."""
+    NO_VARIANCE = "no_variance"
+    """All sessions have the same reward: there is nothing to compare."""
+    STALE = "stale"
+    """Holds trained tokens of weights more than `max_policy_lag` versions ago. The orchestrator runs it again for this trainer."""
+    UNVERSIONED = "unversioned"
+    """There is a bound on its age, but an engine didn't say which weights it used."""
+    INCOMPLETE = "incomplete"
+    """It will never be whole here: it began before this sink's start, or retention took a part of it."""
 
 
-def _frozen(values: Iterable[str] | str | None) -> frozenset[str] | None:
-    if values is None:
-        return None
-    return frozenset([values]) if isinstance(values, str) else frozenset(values)
+class Wishes(TypedDict, total=False):
+    """What a trainer may wish for, by name; what isn't named is any."""
+
+    policy_id: str | None
+    """The one policy."""
+    task_ids: Iterable[str] | None
+    """Tasks, by id or glob: `["gsm8k/*"]`."""
+    harness: Iterable[str] | str | None
+    """Harnesses, by name or glob."""
+    metadata: Mapping[str, Any] | None
+    """Labels of the task, each with a text, a glob or several: `{"data_set": "gsm8k", "split": ["train", "dev"]}`."""
+    tokenizer_digest: str | None
+    """The trainer's own tokenizer."""
+    allow_off_context: bool
+    """Take traces whose context was spliced."""
+    side_calls: SideCalls
+    """"drop" leaves the traces of side calls out of the groups; they are counted either way."""
+    min_usable: int
+    """So many sessions must be usable: completed, with a finite reward and a token to train (default 0)."""
+    min_rewarded: int
+    """So many sessions must have a finite reward (default 0)."""
+    min_mean_reward: float | None
+    """The mean over sessions with a reward must be at least this."""
+    max_mean_reward: float | None
+    """… and at most this."""
+    require_variance: bool
+    """Skip groups whose rewards are all the same."""
+    max_policy_lag: int | None
+    """The oldest trained token of a group may be so many versions behind when the group is handed out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFilter:
-    """A trainer's wishes; None means any. `allow_off_context` takes traces whose context was spliced."""
+    """A trainer's wishes, checked in three steps: by any one session, by the complete group, by its age when it is handed out."""
 
-    policy_id: str | None = None
-    task_ids: frozenset[str] | None = None
-    harnesses: frozenset[str] | None = None
+    wish: GroupWish = field(default_factory=GroupWish)
     tokenizer_digest: str | None = None
     allow_off_context: bool = False
+    side_calls: SideCalls = "keep"
+    min_usable: int = 0
+    min_rewarded: int = 0
+    min_mean_reward: float | None = None
+    max_mean_reward: float | None = None
+    require_variance: bool = False
+    max_policy_lag: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse wishes that nothing could fulfil."""
+        if self.side_calls not in ("keep", "drop"):
+            raise ValueError(f"side_calls must be 'keep' or 'drop', not {self.side_calls!r}")
+        for name in ("min_usable", "min_rewarded", "max_policy_lag"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        low, high = self.min_mean_reward, self.max_mean_reward
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"min_mean_reward {low} is above max_mean_reward {high}: no group could fit")
 
     @classmethod
     def of(
@@ -56,44 +120,93 @@ class GroupFilter:
         policy_id: str | None = None,
         task_ids: Iterable[str] | None = None,
         harness: Iterable[str] | str | None = None,
-        tokenizer_digest: str | None = None,
-        allow_off_context: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        **content: Any,
     ) -> Self:
-        """A filter from plain values; `harness` takes one name or several."""
-        return cls(policy_id, _frozen(task_ids), _frozen(harness), tokenizer_digest, allow_off_context)
+        """A filter from `Wishes`."""
+        named = {name: Patterns.of(texts) for name, texts in (metadata or {}).items()}
+        wish = GroupWish(
+            policy_id,
+            Patterns.of(task_ids),
+            Patterns.of(harness),
+            {name: texts for name, texts in named.items() if texts is not None},
+        )
+        return cls(wish=wish, **content)
+
+    @property
+    def policy_id(self) -> str | None:
+        """The one policy that is wanted."""
+        return self.wish.policy_id
 
     def refuses_spec(self, spec: SessionSpec, trainer_id: str | None) -> SkipReason | None:
         """Why a session's whole group isn't wanted, known from any one of its sessions; None when it is.
 
         Without a trainer id (an export) groups that were re-run for some trainer are wanted like any other.
         """
-        if self.policy_id is not None and spec.policy_id != self.policy_id:
-            return SkipReason.POLICY
-        if self.task_ids is not None and spec.task_id not in self.task_ids:
-            return SkipReason.TASK
-        if self.harnesses is not None and spec.harness not in self.harnesses:
-            return SkipReason.HARNESS
-        if trainer_id is not None and spec.for_trainer not in ("", trainer_id):
+        reason = self.wish.refuses(
+            policy_id=spec.policy_id, task_id=spec.task_id, harness=spec.harness, metadata=spec.metadata
+        )
+        if reason is not None:
+            return SkipReason(reason)
+        if trainer_id is not None and not is_for(spec.for_trainer, trainer_id):
             return SkipReason.FOR_OTHER_TRAINER
         return None
 
     def refuses_content(self, scored: Iterable[ScoredTrajectory]) -> SkipReason | None:
-        """Why a complete group isn't wanted, by what its sessions hold; None when it is."""
+        """Why these sessions aren't wanted, each for what it holds; None when they are."""
         for one in scored:
             digest = one.tokenizer_digest or (one.trajectory.tokenizer_digest if one.trajectory else "")
             if self.tokenizer_digest is not None and digest not in ("", self.tokenizer_digest):
                 return SkipReason.TOKENIZER
             traces = one.trajectory.traces if one.trajectory else []
-            if not self.allow_off_context and any(t.is_off_context for t in traces):
+            if not self.allow_off_context and any(t.is_off_context and self._takes(t.branch) for t in traces):
                 return SkipReason.OFF_CONTEXT
         return None
 
+    def refuses_group(self, scored: Sequence[ScoredTrajectory]) -> SkipReason | None:
+        """Why a complete group isn't wanted as a whole, by pure counts; None when it is."""
+        if sum(one.is_usable for one in scored) < self.min_usable:
+            return SkipReason.SHORT
+        rewards = [one.reward for one in scored if one.reward is not None and one.is_rewarded]
+        if len(rewards) < self.min_rewarded:
+            return SkipReason.UNREWARDED
+        if self.min_mean_reward is not None or self.max_mean_reward is not None:
+            mean = sum(rewards) / len(rewards) if rewards else None
+            if (
+                mean is None
+                or (self.min_mean_reward is not None and mean < self.min_mean_reward)
+                or (self.max_mean_reward is not None and mean > self.max_mean_reward)
+            ):
+                return SkipReason.MEAN_REWARD
+        if self.require_variance and max(rewards, default=0.0) - min(rewards, default=0.0) < EQUAL_REWARDS:
+            return SkipReason.NO_VARIANCE
+        return None
+
+    def refuses_age(self, staleness: Staleness) -> SkipReason | None:
+        """Why a group isn't wanted any more; None when it is."""
+        if self.max_policy_lag is None:
+            return None
+        if staleness.max > self.max_policy_lag:
+            return SkipReason.STALE
+        return SkipReason.UNVERSIONED if staleness.unversioned else None
+
+    def without_side_calls(self, scored: ScoredTrajectory) -> tuple[ScoredTrajectory, int]:
+        """A session as the trainer gets it, and how many traces of side calls it had. `Trace.index` keeps its numbers."""
+        trajectory = scored.trajectory
+        if trajectory is None or not (found := sum(t.branch == SIDE_CALL for t in trajectory.traces)):
+            return scored, 0
+        if self.side_calls == "keep":
+            return scored, found
+        kept = [t for t in trajectory.traces if t.branch != SIDE_CALL]
+        # The session counts as much as before.
+        share = len(trajectory.traces) / max(1, len(kept))
+        kept = [dataclasses.replace(t, weight=t.weight * share) for t in kept]
+        return dataclasses.replace(scored, trajectory=dataclasses.replace(trajectory, traces=kept)), found
+
+    def _takes(self, branch: str) -> bool:
+        return self.side_calls == "keep" or branch != SIDE_CALL
+
     def to_json(self) -> dict[str, Any]:
-        """As it is announced on trainer.consumed."""
-        return {
-            "policy_id": self.policy_id,
-            "task_ids": None if self.task_ids is None else sorted(self.task_ids),
-            "harnesses": None if self.harnesses is None else sorted(self.harnesses),
-            "tokenizer_digest": self.tokenizer_digest,
-            "allow_off_context": self.allow_off_context,
-        }
+        """As it is announced on trainer.consumed. The orchestrator goes by what `GroupWish` reads of it; the rest is for people."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "wish"}
+        return {**self.wish.to_json(), **fields}

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bus.errors import PoisonError
 from schemas.records import ScoredTrajectory, SessionSpec
 from trainer_sink.filters import GroupFilter, SkipReason
+from trainer_sink.staleness import Staleness
+from trainer_sink.versions import Versions
 
 # Finished groups of a partition that are remembered below its watermark, to recognise late repeats. A repeat comes
 # from a restarted joiner, seconds to minutes later; 10,000 groups at 36 bytes cost a checkpoint 0.4 MB a partition.
 REMEMBERED_GROUPS: Final = 10_000
+
+# An open group that so many groups of its partition have overtaken will never be whole: it began before this sink's start, or
+# retention took a part of it. Those that run are as many as a trainer's lag allows, so none of them is overtaken like that.
+OVERTAKEN_GROUPS: Final = 10_000
 
 TRAINED: Final = "trained"
 
@@ -41,6 +47,8 @@ class Group:
     size: int
     scored: tuple[ScoredTrajectory, ...]
     sources: tuple[Source, ...]
+    staleness: Staleness = field(default_factory=Staleness, compare=False)
+    """How old its trained tokens were when it was handed out."""
 
 
 @dataclass(slots=True)
@@ -52,11 +60,19 @@ class _Open:
     last: Source
     size: int = 0  # 0 until a readable record says it
     sessions: dict[str, tuple[ScoredTrajectory, Source]] = field(default_factory=dict)
+    """Empty once it is handed out: a trainer that commits late holds no trajectories twice."""
+    revisions: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Of each session the trajectory's id and revision, for as long as the group isn't finished."""
     unreadable: set[str] = field(default_factory=set)
     is_yielded: bool = False
+    staleness: Staleness = field(default_factory=Staleness)
 
     def has_all(self) -> bool:
-        return self.size > 0 and len(self.sessions.keys() | self.unreadable) >= self.size
+        return self.size > 0 and len(self.revisions.keys() | self.unreadable) >= self.size
+
+    def put(self, scored: ScoredTrajectory, source: Source) -> None:
+        self.sessions[scored.session_id] = (scored, source)
+        self.revisions[scored.session_id] = (scored.trajectory_id, scored.revision)
 
     def close(self) -> Group:
         ordered = sorted(self.sessions.values(), key=lambda s: (_spec(s[0]).index, s[0].session_id))
@@ -87,7 +103,10 @@ def _spec(scored: ScoredTrajectory) -> SessionSpec:
 class GroupAssembler:
     """Fills groups, keeps what is open, and knows from which offset everything unfinished can be read again."""
 
-    def __init__(self, trainer_id: str, group_filter: GroupFilter | None = None) -> None:
+    def __init__(
+        self, trainer_id: str, group_filter: GroupFilter | None = None, versions: Versions | None = None
+    ) -> None:
+        self.versions = versions or Versions()
         self._trainer_id = trainer_id
         self._filter = group_filter or GroupFilter()
         self._open: dict[str, _Open] = {}
@@ -95,6 +114,8 @@ class GroupAssembler:
         self._partitions: dict[int, _Partition] = {}
         self._skipped: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
+        self.side_calls: Counter[str] = Counter()
+        """Traces of side calls in the groups that were handed out: `kept` or `dropped`."""
 
     # -- records in ------------------------------------------------------------------------------------------------
 
@@ -132,7 +153,7 @@ class GroupAssembler:
             return
         group = self._open.setdefault(group_id, _Open(group_id, source, source))
         group.last = max(group.last, source)
-        if session_id in group.sessions or group.is_yielded:
+        if session_id in group.revisions or group.is_yielded:
             return  # a revision that can't be read changes nothing
         group.unreadable.add(session_id)
         self._completed(group)
@@ -150,36 +171,39 @@ class GroupAssembler:
 
     def _put(self, group: _Open, scored: ScoredTrajectory, source: Source) -> bool:
         """Whether the record brought a session that the group hadn't."""
-        held = group.sessions.get(scored.session_id)
+        held = group.revisions.get(scored.session_id)
         if held is not None:
-            if (held[0].trajectory_id, held[0].revision) == (scored.trajectory_id, scored.revision):
+            if held == (scored.trajectory_id, scored.revision):
                 self.counts["duplicates"] += 1
-            elif scored.revision <= held[0].revision:
+            elif scored.revision <= held[1]:
                 self.counts["superseded"] += 1
             elif group.is_yielded:
                 self.counts["revisions_after_training"] += 1
             else:
                 self.counts["revisions"] += 1
-                group.sessions[scored.session_id] = (scored, source)
+                group.put(scored, source)
             return False
         if group.is_yielded or group.group_id in self._ready:  # one session more than the group's size
             self.counts["superseded"] += 1
             return False
         self.counts["kept"] += 1
-        group.sessions[scored.session_id] = (scored, source)
+        group.put(scored, source)
         group.unreadable.discard(scored.session_id)
         return True
 
     def _completed(self, group: _Open) -> Group | None:
         if not group.has_all():
             return None
-        reason: str | None = SkipReason.UNREADABLE if group.unreadable else None
-        reason = reason or self._filter.refuses_content(s for s, _ in group.sessions.values())
+        closed = None if group.unreadable else group.close()
+        reason = SkipReason.UNREADABLE if closed is None else self._refuses(closed)
         if reason is not None:
             self._finish(group.group_id, group.last, reason)
             return None
         self._ready[group.group_id] = None
-        return group.close()
+        return closed
+
+    def _refuses(self, group: Group) -> SkipReason | None:
+        return self._filter.refuses_content(group.scored) or self._filter.refuses_group(group.scored)
 
     # -- groups out ------------------------------------------------------------------------------------------------
 
@@ -204,18 +228,38 @@ class GroupAssembler:
         return dict(self._skipped)
 
     def take(self) -> Group | None:
-        """The group that has been complete for longest, with the revisions that came since; None when there is none."""
-        for group_id in self._ready:
-            del self._ready[group_id]
+        """The group that has been complete for longest, with the revisions that came since; None when there is none.
+
+        Those that are too old by now, or that a revision made unwanted, are skipped.
+        """
+        while self._ready:
+            group_id = next(iter(self._ready))
             group = self._open[group_id]
-            if (reason := self._filter.refuses_content(s for s, _ in group.sessions.values())) is not None:
-                self._finish(group_id, group.last, reason)  # a revision brought what isn't wanted
-                return self.take()
+            taken, side_calls = self._as_wished(group.close())
+            reason = self._refuses(taken) or self._filter.refuses_age(taken.staleness)
+            if reason is not None:
+                self._finish(group_id, group.last, reason)
+                continue
+            del self._ready[group_id]
             # Re-inserted at the end, so that `yielded` is in the order in which the trainer got them.
             self._open[group_id] = self._open.pop(group_id)
-            group.is_yielded = True
-            return group.close()
+            group.is_yielded, group.staleness = True, taken.staleness
+            group.sessions.clear()
+            if side_calls:
+                self.side_calls["kept" if self._filter.side_calls == "keep" else "dropped"] += side_calls
+            return taken
         return None
+
+    def _as_wished(self, group: Group) -> tuple[Group, int]:
+        """The group as the trainer gets it, and how many traces of side calls it had."""
+        pairs = [self._filter.without_side_calls(scored) for scored in group.scored]
+        scored = tuple(one for one, _ in pairs)
+        staleness = self.versions.staleness(group.spec.policy_id, scored)
+        return replace(group, scored=scored, staleness=staleness), sum(found for _, found in pairs)
+
+    def staleness(self, group_ids: Iterable[str]) -> Staleness:
+        """How old the trained tokens of these taken groups were when they were taken."""
+        return Staleness.of_all(self._out(g).staleness for g in group_ids)
 
     def skip(self, group_id: str, reason: str) -> None:
         """Give up a taken group under the trainer's own reason; KeyError when it isn't out."""
@@ -246,6 +290,8 @@ class GroupAssembler:
             self._skipped[group_id] = outcome
         if len(where.finished) > REMEMBERED_GROUPS:
             self._forget(where, self.watermarks()[last.partition])
+        if len(where.finished) > REMEMBERED_GROUPS + OVERTAKEN_GROUPS:
+            self._give_up_oldest(last.partition)
 
     def _forget(self, where: _Partition, watermark: int) -> None:
         """Drop the oldest finished groups, but none whose records would be read again after a restore."""
@@ -254,6 +300,13 @@ class GroupAssembler:
             if where.finished[oldest].last_offset >= watermark:
                 return
             del where.finished[oldest]
+
+    def _give_up_oldest(self, partition: int) -> None:
+        """Without this one group that never completes would hold the watermark, and the memory of all groups after it, for ever."""
+        filling = [g for g in self._open.values() if g.first.partition == partition and not g.is_yielded]
+        oldest = min((g for g in filling if g.group_id not in self._ready), key=lambda g: g.first, default=None)
+        if oldest is not None:
+            self._finish(oldest.group_id, oldest.last, SkipReason.INCOMPLETE)
 
     # -- position --------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,10 @@ import structlog
 
 from bus import Bus
 from bus.deliveries import Delivery
+from bus.deliveries import Start as BusStart
 from bus.errors import BusRefusedError, PoisonError, is_retriable
 from schemas.records import Record, ScoredTrajectory
+from trainer_sink.checkpoint import Anchor
 from trainer_sink.errors import RecordsExpiredError
 from trainer_sink.groups import GroupAssembler, Source
 from trainer_sink.letters import SinkLetters
@@ -35,58 +37,70 @@ class ScoredReader:
         self._letters = SinkLetters(bus, trainer_id)
         self._until_end = until_end
         self._on_expired = on_expired
+        self.anchor: Anchor | None = None
+        """The last record that was read: by it a checkpoint knows its log again."""
 
     async def read(self, start: Start, numbers: frozenset[int]) -> AsyncIterator[None]:
         """Read partitions from the assembler's watermarks, others from `start`; yields after each record."""
         marks = self._assembler.watermarks()
-        known = sorted(numbers & marks.keys())
+        known = {n: marks[n] for n in sorted(numbers & marks.keys())}
         fresh = sorted(numbers - marks.keys())
         streams = []
         if known:
-            streams.append(self._known({n: marks[n] for n in known}))
+            streams.append(self._patiently({(_TOPIC, n): mark for n, mark in known.items()}, known, list(known)))
         if fresh:
-            streams.append(self._bus.tail([_TOPIC], start=start, partitions=fresh, until_end=self._until_end))
+            streams.append(self._patiently(start, {}, fresh))
         async with aclosing(_merged(streams)) as deliveries:
             async for delivery in deliveries:
                 await self._take(delivery)
                 yield
 
-    async def _known(self, marks: Mapping[int, int]) -> AsyncGenerator[Delivery, None]:
-        """Partitions from their watermarks on. Where retention has overtaken one, stop, or count and go on."""
-        start = {(_TOPIC, n): mark for n, mark in marks.items()}
-        begun = False
-        try:
-            async with aclosing(self._tail(start, marks)) as deliveries:
-                async for delivery in deliveries:
-                    begun = True
-                    yield delivery
-        except BusRefusedError as error:
-            if begun or self._on_expired == "stop":
-                raise RecordsExpiredError(
-                    f"the sink can't read {_TOPIC} from {dict(marks)} on: {error}. Groups among the missing records "
-                    "are lost to this trainer; to go on without them, use on_expired='count'"
-                ) from error
-        else:
-            return
-        seen: set[int] = set()
-        async with aclosing(self._tail("earliest", marks)) as deliveries:
-            async for delivery in deliveries:
-                mark = marks[delivery.partition]
-                if delivery.partition not in seen and delivery.offset > mark:
-                    self._assembler.counts["expired"] += delivery.offset - mark
-                    _log.warning("records.expired", partition=delivery.partition, start=mark, end=delivery.offset)
-                seen.add(delivery.partition)
-                if delivery.offset >= mark:
-                    yield delivery
-
-    def _tail(
-        self, start: Literal["earliest"] | Mapping[tuple[str, int], int], marks: Mapping[int, int]
+    async def _patiently(
+        self, start: BusStart, positions: Mapping[int, int], numbers: list[int]
     ) -> AsyncGenerator[Delivery, None]:
-        return self._bus.tail([_TOPIC], start=start, partitions=sorted(marks), until_end=self._until_end)
+        """Some partitions from `start` on. Where retention has overtaken one, before or while it is read: stop, or count and go on.
+
+        `positions` are the offsets that are wanted next, where they are known.
+        """
+        wanted = dict(positions)
+        streams = [self._tail(start, numbers)]
+        while streams:
+            try:
+                async with aclosing(_merged(streams)) as deliveries:
+                    async for delivery in deliveries:
+                        mark = wanted.get(delivery.partition, delivery.offset)
+                        if delivery.offset < mark:
+                            continue  # taken before retention overtook another partition
+                        if delivery.offset > mark:
+                            self._note_expired(delivery.partition, mark, delivery.offset)
+                        wanted[delivery.partition] = delivery.offset + 1
+                        yield delivery
+                streams = []
+            except BusRefusedError as error:
+                if self._on_expired == "stop":
+                    raise RecordsExpiredError(
+                        f"the sink can't read {_TOPIC} from {wanted or start} on: {error}. Groups among the missing "
+                        "records are lost to this trainer; to go on without them, use on_expired='count'"
+                    ) from error
+                # From the beginning as it is now: what was taken is passed over, what is gone shows as a gap.
+                begun = [n for n in numbers if n in wanted]
+                others = [n for n in numbers if n not in wanted]
+                streams = [self._tail("earliest", begun)] if begun else []
+                streams += [self._tail(start, others)] if others else []
+
+    def _note_expired(self, partition: int, start: int, end: int) -> None:
+        """Records [start, end) are gone."""
+        self._assembler.counts["expired"] += end - start
+        _log.warning("records.expired", partition=partition, start=start, end=end)
+
+    def _tail(self, start: BusStart, numbers: list[int]) -> AsyncGenerator[Delivery, None]:
+        return self._bus.tail([_TOPIC], start=start, partitions=numbers, until_end=self._until_end)
 
     async def _take(self, delivery: Delivery) -> None:
         source = Source(delivery.partition, delivery.offset)
         record: Record | None = None
+        if (event_id := delivery.headers.get("ce_id")) is not None:
+            self.anchor = Anchor(delivery.partition, delivery.offset, event_id.decode("utf-8", "replace"))
         try:
             record = delivery.decode()
             if not isinstance(record, ScoredTrajectory):
