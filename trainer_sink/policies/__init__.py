@@ -6,23 +6,26 @@ through the engine's own control endpoints. Pushing needs httpx (extra `trainer`
 
 from __future__ import annotations
 
-from trainer_sink.policies.errors import (
-    NoEnginesError,
-    PolicyError,
-    PushFailedError,
-    SupersededError,
-)
-from trainer_sink.policies.timeline import Claim, PolicyEngine, PolicyTimeline, PublishedVersion
+from trainer_sink.policies.errors import EnginesUnfitError, PolicyError, PushFailedError, SupersededError
+from trainer_sink.policies.modes import Deadlines, EngineReport, PauseMode
+from trainer_sink.policies.reading import TimelineReader, Timelines, read_timelines
+from trainer_sink.policies.timeline import Claim, PolicyTimeline, PublishedVersion, RegisteredEngine
 from trainer_sink.policies.writer import PolicyWriter
 
 __all__ = [
     "Claim",
-    "NoEnginesError",
-    "PolicyEngine",
+    "Deadlines",
+    "EngineReport",
+    "EnginesUnfitError",
+    "PauseMode",
     "PolicyError",
     "PolicyTimeline",
     "PolicyWriter",
     "PublishedVersion",
     "PushFailedError",
+    "RegisteredEngine",
     "SupersededError",
+    "TimelineReader",
+    "Timelines",
+    "read_timelines",
 ]

@@ -1,35 +1,49 @@
-"""The one writer of a policy's weights: claims the policy, and pushes versions to its engines as long as nobody else has claimed it."""
+"""The one writer of a policy's weights: claims the policy, and pushes versions to its engines while nobody else has claimed it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
+
+import structlog
 
 from bus import Bus
+from bus.errors import BusError
 from schemas.records import PolicyEvent, PolicyEventType
-from trainer_sink.policies.errors import NoEnginesError, PolicyError, PushFailedError, SupersededError
+from trainer_sink.policies.digest import digest_of
+from trainer_sink.policies.errors import PolicyError, PushFailedError, SupersededError
+from trainer_sink.policies.fence import Fence
+from trainer_sink.policies.fleet import EngineFleet, engines_of
+from trainer_sink.policies.modes import Deadlines, EngineReport, PauseMode
 from trainer_sink.policies.reading import TimelineReader
-from trainer_sink.policies.timeline import FIRST_VERSION, PolicyTimeline
+from trainer_sink.policies.timeline import ANY_POLICY, FIRST_VERSION, Claim
 
-if TYPE_CHECKING:
-    import httpx
-
-    from trainer_sink.policies.engine_control import Deadlines, PauseMode
+_log = structlog.get_logger(__name__)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+@dataclass(slots=True)
+class _Push:
+    """A version on its way, as long as not every engine has it."""
+
+    version: str
+    parent_version: str
+    path: Path
+    digest: str
+    done: set[str] = field(default_factory=set)
 
 
 class PolicyWriter:
     """Writes one policy's weights: `async with PolicyWriter(bus, "default", "my-trainer") as writer: await writer.push(path)`.
 
-    Entering claims the policy; the claim's offset is `epoch`. The engines are those that `policy.timeline` names for the policy,
-    or `engines` (URLs). A checkpoint's path must mean the same directory on every engine's machine.
+    Entering claims the policy, which ends every earlier writer of it. The engines are those that `policy.timeline` names for the
+    policy, or `engines` (URLs); a checkpoint's path must mean the same directory on every engine's machine. `api_key` is the
+    engines' admin key, where they have one. `pause_mode` and `deadlines`: see `trainer_sink.policies.modes`.
     """
 
     def __init__(
@@ -41,136 +55,193 @@ class PolicyWriter:
         engines: Sequence[str] | None = None,
         pause_mode: PauseMode = "retract",
         deadlines: Deadlines | None = None,
+        api_key: str = "",
     ) -> None:
+        if policy_id in ("", ANY_POLICY):
+            raise ValueError(f"{policy_id!r} is no policy that can be trained: give the name of one")
         self.policy_id = policy_id
         self.trainer_id = trainer_id
-        self.epoch = -1
-        """The offset of this writer's claim; -1 before it is entered."""
         self.version = str(FIRST_VERSION)
         """The newest version published for the policy; "0" where none was."""
         self._bus = bus
-        self._reader = TimelineReader(bus, policy_id)
-        self._engines = None if engines is None else [url.rstrip("/") for url in engines]
-        self._mode: PauseMode = pause_mode
-        self._deadlines = deadlines
-        self._client: httpx.AsyncClient | None = None
+        self._reader = TimelineReader(bus)
+        self._urls = engines
+        self._fleet = EngineFleet(deadlines=deadlines or Deadlines(), mode=pause_mode, api_key=api_key)
+        self._claim: Claim | None = None
+        self._fence: Fence | None = None
+        self._pushing = asyncio.Lock()
+        self._push: _Push | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The offset of this writer's claim; -1 before it is entered."""
+        return -1 if self._claim is None else self._claim.epoch
 
     async def __aenter__(self) -> Self:
+        if self._claim is not None:
+            raise PolicyError("this writer is in use already, or was: make another one")
+        self._fleet.open()
         try:
-            import httpx
-        except ModuleNotFoundError as missing:
-            raise PolicyError("pushing weights needs httpx: pip install 'polynya[trainer]'") from missing
-        claim = self._event(PolicyEventType.CLAIMED)
-        await self._bus.publish(claim)
-        timeline = await self._reader.to_end()
-        mine = [c for c in timeline.claims if (c.trainer_id, c.at) == (self.trainer_id, claim.at)]
-        self.epoch = mine[-1].epoch
-        self._check(timeline)
-        self._take(timeline)
-        self._client = httpx.AsyncClient(trust_env=False)
+            await self._claim_policy()
+        except BaseException:
+            await self._fleet.close()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        await self._fleet.close()
+
+    async def _claim_policy(self) -> None:
+        nonce = uuid.uuid4().hex
+        await self._bus.publish(self._event(PolicyEventType.CLAIMED, reason=nonce))
+        timeline = (await self._reader.to_end()).of(self.policy_id)
+        # By the log, not by the producer's answer: a claim that was sent twice counts where it stands first.
+        self._claim = next(claim for claim in timeline.claims if claim.nonce == nonce)
+        self._fence = Fence(self._reader, self.policy_id, self._claim)
+        published = (await self._fence.check()).published
+        _log.info("policy.claimed", policy_id=self.policy_id, trainer_id=self.trainer_id, epoch=self.epoch)
+        if published is None:
+            return
+        self.version = published.version
+        for one in await self._reports():
+            if one.version != self.version:
+                _log.warning("engine.out_of_step", policy_id=self.policy_id, published=self.version, found=one)
 
     async def push(self, path: Path, *, weights_digest: str = "") -> str:
         """Loads a checkpoint into every engine of the policy under the next version, publishes it, and returns it.
 
-        Raises SupersededError when another trainer has claimed the policy since, NoEnginesError, or PushFailedError when an engine
-        didn't take it (push the same checkpoint again).
+        `weights_digest` names the weights; without it the files are read for one. Raises SupersededError when another trainer has
+        claimed the policy (its `reached` says whether an engine was changed), EnginesUnfitError, PolicyError without a checkpoint,
+        PushFailedError when an engine didn't take it, and BusError; after those two push the same checkpoint again.
         """
-        timeline = await self._reader.to_end()
-        self._check(timeline)
-        version = timeline.next_version
-        urls = self._urls(timeline)
-        named = {"version": version, "parent_version": self.version, "weights_digest": weights_digest}
-        await self._bus.publish(self._event(PolicyEventType.PAUSED, **named))
-        self._check(await self._reader.to_end())
-        failed = await self._load(urls, path, version)
-        superseded = self._superseded(await self._reader.to_end(), reached=tuple(u for u in urls if u not in failed))
-        if superseded is not None or failed:
-            await self._bus.publish(self._event(PolicyEventType.RESUMED, **named, reason="the push failed"))
-            if superseded is not None:
-                raise superseded
-            raise PushFailedError(
-                f"version {version} of policy {self.policy_id} isn't on every engine: {'; '.join(failed.values())}",
-                version=version,
-                failed=failed,
-                done=tuple(u for u in urls if u not in failed),
-            )
-        await self._bus.publish(self._event(PolicyEventType.PUBLISHED, **named))
-        await self._bus.publish(self._event(PolicyEventType.RESUMED, **named))
-        self._take(await self._reader.to_end())
-        return version
+        fence = self._entered()
+        async with self._pushing:
+            path = path.absolute()
+            digest = weights_digest or await asyncio.to_thread(digest_of, path)
+            timeline = await fence.check()
+            push = self._push
+            if push is None or (push.path, push.digest) != (path, digest):
+                push = self._push = _Push(timeline.next_version, self.version, path, digest)
+            await self._load(push, fence)
+            await self._tell(PolicyEventType.PUBLISHED, push)
+            self._push, self.version = None, push.version
+            await self._tell_quietly(push, "")
+            _log.info("policy.published", policy_id=self.policy_id, version=push.version, engines=sorted(push.done))
+            return push.version
 
-    async def _load(self, urls: Sequence[str], path: Path, version: str) -> dict[str, str]:
-        """Pushes to all engines at once; what went wrong, by URL."""
-        from trainer_sink.policies.engine_control import Deadlines, EngineControl, EngineControlError
+    async def sync(self) -> list[str]:
+        """Loads the published version into the engines that report another one; their URLs.
 
-        if self._client is None:
-            raise PolicyError("use the writer as `async with PolicyWriter(…) as writer`")
-        controls = [
-            EngineControl(self._client, url, deadlines=self._deadlines or Deadlines(), mode=self._mode) for url in urls
-        ]
-        results = await asyncio.gather(*(c.load(path.absolute(), version) for c in controls), return_exceptions=True)
-        failed = {}
-        for control, result in zip(controls, results, strict=True):
-            if isinstance(result, EngineControlError):
-                failed[control.url] = str(result)
-            elif isinstance(result, BaseException):
-                raise result
-        return failed
+        Engines that came later or restarted have other weights, and so do those that a superseded writer reached. Raises as `push`,
+        and PolicyError where nothing was published.
+        """
+        fence = self._entered()
+        async with self._pushing:
+            timeline = await fence.check()
+            last = timeline.published
+            if last is None or not last.weights_path:
+                raise PolicyError(
+                    f"policy {self.policy_id} has no published checkpoint to bring engines up to: push one"
+                )
+            have = {one.url for one in await self._reports() if one.version == last.version}
+            push = _Push(last.version, last.parent_version, Path(last.weights_path), last.weights_digest, set(have))
+            if not have.issuperset(self._targets()):
+                await self._load(push, fence)
+                await self._tell_quietly(push, "brought up to the published version")
+            return sorted(push.done - have)
 
-    def _urls(self, timeline: PolicyTimeline) -> list[str]:
-        urls = list(timeline.engines) if self._engines is None else self._engines
-        if not urls:
-            raise NoEnginesError(
-                f"no engine serves policy {self.policy_id}: polynya engine add URL --policy {self.policy_id}"
-            )
-        return urls
+    async def engines(self) -> list[EngineReport]:
+        """What each engine of the policy says that it serves now."""
+        self._entered()
+        await self._reader.to_end()
+        return await self._reports()
 
-    def _check(self, timeline: PolicyTimeline) -> None:
-        superseded = self._superseded(timeline)
+    async def _load(self, push: _Push, fence: Fence) -> None:
+        """Brings every engine that lacks it to a version, or raises; only the pause is told."""
+        self._targets()  # refused before anything is told or paused
+        # On the log before the first engine has it: whoever claims the policy from now on counts on from this number.
+        await self._tell(PolicyEventType.PAUSED, push)
+        await fence.check()
+        urls = self._targets()
+        if push.done:  # of an earlier try; one that has restarted since has lost it
+            push.done &= {one.url for one in await self._reports() if one.version == push.version}
+        lacking = [url for url in urls if url not in push.done]
+        outcome = await self._fleet.load(lacking, push.path, push.version, fence.fresh)
+        superseded = outcome.superseded
+        if superseded is None:
+            push.done.update(outcome.done)
+            try:
+                await fence.check()  # did somebody take over while engines loaded?
+            except SupersededError as error:
+                superseded = error
         if superseded is not None:
-            raise superseded
+            raise await self._confession(push, superseded) from superseded
+        if outcome.failed:
+            why = "; ".join(outcome.failed.values())
+            await self._tell_quietly(push, f"the push failed: {why}")
+            raise PushFailedError(
+                f"version {push.version} of policy {self.policy_id} isn't on every engine: {why}. Push the same checkpoint "
+                f"again; take out an engine that is gone for good: polynya engine remove URL --policy {self.policy_id}",
+                version=push.version,
+                failed=outcome.failed,
+                done=tuple(sorted(push.done)),
+            )
 
-    def _superseded(self, timeline: PolicyTimeline, reached: tuple[str, ...] = ()) -> SupersededError | None:
-        owner = timeline.owner
-        if owner is None or owner.epoch == self.epoch:
-            return None
+    async def _confession(self, push: _Push, error: SupersededError) -> SupersededError:
+        """The error that says which engines have weights of a writer that no longer owns the policy; the timeline is told as well."""
+        reached = tuple(one.url for one in await self._reports() if one.version == push.version)
+        if not reached:
+            return error
+        _log.error("policy.superseded", policy_id=self.policy_id, version=push.version, by=error.by, reached=reached)
+        await self._tell_quietly(push, f"superseded by {error.by} at epoch {error.epoch}, found too late: {reached}")
         return SupersededError(
-            f"trainer {self.trainer_id} (epoch {self.epoch}) may no longer push policy {self.policy_id}: trainer "
-            f"{owner.trainer_id} claimed it at epoch {owner.epoch}. Stop this trainer, or start it anew to claim the policy again",
-            by=owner.trainer_id,
-            epoch=owner.epoch,
+            f"{error}. It was found out too late: version {push.version}, which stays unpublished, is on {', '.join(reached)} "
+            f"until {error.by} pushes again or calls sync()",
+            by=error.by,
+            epoch=error.epoch,
+            version=push.version,
             reached=reached,
         )
 
-    def _take(self, timeline: PolicyTimeline) -> None:
-        if timeline.published is not None:
-            self.version = timeline.published.version
+    def _entered(self) -> Fence:
+        if self._fence is None or not self._fleet.is_open:
+            raise PolicyError("use the writer as `async with PolicyWriter(…) as writer`")
+        return self._fence
 
-    def _event(
-        self,
-        kind: PolicyEventType,
-        *,
-        version: str = "",
-        parent_version: str = "",
-        weights_digest: str = "",
-        reason: str = "",
-    ) -> PolicyEvent:
+    def _targets(self) -> list[str]:
+        return engines_of(self.policy_id, self._reader.timelines, self._urls)
+
+    async def _reports(self) -> list[EngineReport]:
+        urls = self._urls or list(self._reader.timelines.of(self.policy_id).engines)
+        return await self._fleet.reports(url.rstrip("/") for url in urls)
+
+    async def _tell(self, kind: PolicyEventType, push: _Push, reason: str = "") -> None:
+        await self._bus.publish(
+            self._event(
+                kind,
+                version=push.version,
+                parent_version=push.parent_version,
+                weights_digest=push.digest,
+                weights_path=str(push.path),
+                reason=reason,
+            )
+        )
+
+    async def _tell_quietly(self, push: _Push, reason: str) -> None:
+        """Says that generation goes on; what matters is known already, so an outage here is no reason to fail."""
+        try:
+            await self._tell(PolicyEventType.RESUMED, push, reason)
+        except BusError as error:
+            _log.warning("timeline.not_told", policy_id=self.policy_id, version=push.version, error=str(error))
+
+    def _event(self, kind: PolicyEventType, **fields: Any) -> PolicyEvent:
         return PolicyEvent(
             policy_id=self.policy_id,
             type=kind,
-            version=version,
-            parent_version=parent_version,
-            weights_digest=weights_digest,
             trainer_id=self.trainer_id,
             trainer_epoch=max(self.epoch, 0),
-            reason=reason,
-            at=_now_ms(),
+            at=time.time_ns() // 1_000_000,
+            **fields,
         )
