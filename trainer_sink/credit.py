@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,6 +167,36 @@ def leave_one_out(rewards: Floats, weights: Floats, session: NDArray[np.int64]) 
         return np.zeros_like(rewards)
     result: Floats = rewards - (other_reward / other_weight)[session]
     return result
+
+
+def tis_weights(
+    new_logprobs: NDArray[np.floating[Any]],
+    behaviour_logprobs: NDArray[np.floating[Any]],
+    mask: NDArray[np.generic],
+    cap: float = 2.0,
+) -> Floats:
+    """Truncated importance weights min(exp(new - behaviour), cap) of trained tokens, 0 elsewhere; all of one shape (…, T).
+
+    They multiply the policy gradient as constants, so that tokens which an older version (or another engine) sampled count as
+    the new policy would have them (Espeholt et al. 2018, arXiv 1802.01561; here per token). Both logprobs are natural
+    logarithms at the temperature of sampling. ValueError for shapes that differ, a cap that isn't positive, or a trained
+    token without a finite logprob.
+    """
+    if not new_logprobs.shape == behaviour_logprobs.shape == mask.shape:
+        raise ValueError(
+            f"new logprobs {new_logprobs.shape}, behaviour logprobs {behaviour_logprobs.shape} and mask {mask.shape} must have "
+            "one shape: align all three with the tokens"
+        )
+    if not cap > 0:
+        raise ValueError(f"cap is {cap}: weights are cut above it, so it must be positive (2.0 is common)")
+    is_trained = mask.astype(bool)
+    difference = np.where(is_trained, new_logprobs, 0.0) - np.where(is_trained, behaviour_logprobs, 0.0)
+    if not np.isfinite(difference).all():
+        bad = int(np.count_nonzero(~np.isfinite(difference)))
+        raise ValueError(f"{bad} trained tokens have a logprob that isn't finite: such a token can't have been sampled")
+    # The difference is cut before the exponential, which overflows above 709.
+    weights: Floats = np.where(is_trained, np.exp(np.minimum(difference, math.log(cap))), 0.0)
+    return weights
 
 
 def _split(values: Floats, sizes: Sequence[int]) -> tuple[tuple[float, ...], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -236,3 +236,12 @@ def _sequence(
         messages=trace.messages,
         tools=trace.tools,
     )
+
+
+def without_sequences(group: Group, sequences: Sequence[TrainingSequence]) -> list[ScoredTrajectory]:
+    """The group's sessions that none of `sequences` comes from: failed, ungraded, or without a trained token.
+
+    For trainers that want one entry for each session whatever became of it.
+    """
+    given = {s.session_id for s in sequences}
+    return [one for one in group.scored if one.session_id not in given]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_sink.credit import Credit, CreditRule, RewardError, ZeroVarianceError, assign
+from trainer_sink.credit import Credit, CreditRule, RewardError, ZeroVarianceError, assign, tis_weights
 
 REWARD = st.floats(-10, 10).map(lambda r: round(r, 3))
 GROUP = st.lists(st.lists(REWARD, min_size=1, max_size=4), min_size=2, max_size=6)
@@ -136,3 +136,42 @@ def test_splitting_a_session_changes_nothing_per_session(rewards: list[list[floa
     credit = assign(rewards, CreditRule(std_epsilon=1e-6))
     assert credit.mean == pytest.approx(values.mean(), abs=1e-9)
     assert credit.std == pytest.approx(values.std(ddof=1), abs=1e-9)
+
+
+def test_importance_weights_by_hand() -> None:
+    """Ratios 1, 2 and 0.5; the one above the cap is cut, a masked token has none whatever stands there."""
+    new = np.log(np.array([[0.5, 0.8, 0.1, 0.9]]))
+    old = np.log(np.array([[0.5, 0.4, 0.2, 0.01]]))
+    mask = np.array([[1, 1, 1, 0]], np.uint8)
+    assert tis_weights(new, old, mask, cap=4.0).tolist() == [
+        [pytest.approx(1.0), pytest.approx(2.0), pytest.approx(0.5), 0.0]
+    ]
+    assert tis_weights(new, old, mask, cap=1.5)[0, 1] == pytest.approx(1.5)
+    masked = np.where(mask, old, np.nan)
+    assert np.isfinite(tis_weights(new, masked, mask)).all()
+
+
+def test_importance_weights_of_impossible_tokens_are_refused() -> None:
+    """Shapes that differ, a cap of nothing, a trained token without a logprob; a huge ratio is only cut."""
+    one = np.zeros(3)
+    mask = np.ones(3, np.uint8)
+    assert tis_weights(one + 5000.0, one, mask, cap=2.0).tolist() == [pytest.approx(2.0)] * 3
+    with pytest.raises(ValueError, match="must have one shape"):
+        tis_weights(one, np.zeros(2), mask)
+    with pytest.raises(ValueError, match="cap is 0"):
+        tis_weights(one, one, mask, cap=0.0)
+    with pytest.raises(ValueError, match="1 trained tokens have a logprob that isn't finite"):
+        tis_weights(one, np.array([0.0, -np.inf, 0.0]), mask)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0), st.integers(0, 1)), min_size=1, max_size=20),
+    st.floats(0.1, 10),
+)
+def test_importance_weights_stand_between_zero_and_the_cap(tokens: list[tuple[float, float, int]], cap: float) -> None:
+    """Trained tokens weigh more than nothing and at most the cap; on-policy ones weigh 1 or the cap."""
+    new, old, mask = (np.array(column) for column in zip(*tokens, strict=True))
+    weights = tis_weights(new, old, mask, cap)
+    assert ((weights > 0) == (mask == 1)).all()
+    assert (weights <= cap * (1 + 1e-9)).all()
+    np.testing.assert_allclose(tis_weights(new, new, mask, cap), np.minimum(1.0, cap) * mask)
