@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
-from compose.cli.connect import open_bus
+from compose.cli import export_datasets
 from compose.cli.console import async_command, out, print_json
 from compose.cli.log_source import open_log, point_in_time
 from compose.cli.status import resolve_session
-from compose.settings import load
 
-app = typer.Typer(help="Exports of trajectories and of captured calls.", no_args_is_help=True)
+app = typer.Typer(
+    help="Exports: data sets of conversations, pairs and traces; trajectories and calls as Parquet.",
+    no_args_is_help=True,
+)
+export_datasets.register(app)
 
 
 @app.command("parquet")
@@ -27,13 +30,14 @@ async def parquet(
     allow_off_context: Annotated[
         bool, typer.Option("--allow-off-context", help="also spliced traces, whose tokens saw another context")
     ] = False,
+    archive: Annotated[Path | None, typer.Option(help="read this archive instead of Kafka")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """One row per trace of every scored trajectory so far."""
     from trainer_sink.export.parquet import export_parquet
 
-    async with open_bus(load()) as bus:
-        report = await export_parquet(bus, file, policy_id=policy, task_ids=task, allow_off_context=allow_off_context)
+    async with open_log(archive) as log:
+        report = await export_parquet(log, file, policy_id=policy, task_ids=task, allow_off_context=allow_off_context)
     if as_json:
         print_json({"file": str(file), **dataclasses.asdict(report)})
         return

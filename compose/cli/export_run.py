@@ -1,0 +1,76 @@
+"""One export as a command does it: opens the log, writes, says what is in it and what isn't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from compose.cli.console import err, out, print_json
+from compose.cli.export_options import begin, places
+from compose.cli.log_source import open_log
+from compose.errors import CommandError, usage
+
+if TYPE_CHECKING:
+    from trainer_sink.export.dataset import Layout, Maker
+    from trainer_sink.export.manifest import Manifest
+
+
+async def run_export(
+    target: Path,
+    maker: Maker,
+    layout: Layout,
+    *,
+    from_: str | None,
+    to_: str | None,
+    archive: Path | None,
+    append: bool,
+    replace: bool,
+    as_json: bool,
+) -> None:
+    """Export, and report. Raises CommandError for what an export refuses to do."""
+    from trainer_sink.export.dataset import export_dataset
+
+    if append and replace:
+        raise usage("--append or --replace, not both")
+    if append and from_ is not None:
+        raise usage("--append goes on where the export ends: leave out --from")
+    start, until = begin(from_), None if to_ is None else places("--to", to_)
+    existing: Literal["refuse", "append", "replace"] = "append" if append else "replace" if replace else "refuse"
+    with _explained():
+        async with open_log(archive) as log:
+            manifest = await export_dataset(log, target, maker, layout, existing=existing, start=start, until=until)
+    run = manifest.runs[-1]
+    if as_json:
+        files = {name: facts["rows"] for name, facts in manifest.files.items()}
+        print_json({"target": str(target), "kind": manifest.kind, "files": files, **run.to_json()})
+        return
+    _show(target, manifest)
+
+
+def _show(target: Path, manifest: Manifest) -> None:
+    counts = manifest.runs[-1].counts
+    rows = ", ".join(f"{n} {split}" for split, n in sorted(counts.rows.items())) or "no"
+    out.print(f"{target}: {rows} rows; {counts.exported} of {counts.sessions} sessions", markup=False)
+    for title, reasons in (
+        ("sessions left out", counts.refused),
+        ("their conversations left out", counts.left_out),
+        ("groups without a pair", counts.groups_refused),
+        ("records that are no session's newest", counts.set_aside),
+    ):
+        if reasons:
+            err.print(f"{title}: " + ", ".join(f"{n} {reason}" for reason, n in sorted(reasons.items())), markup=False)
+    if counts.repaired:
+        err.print(f"{counts.repaired} values replaced that JSON readers refuse", markup=False)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What an export refuses to do, as a command says it."""
+    from trainer_sink.errors import SinkError
+
+    try:
+        yield
+    except SinkError as exc:
+        raise CommandError(str(exc)) from exc
