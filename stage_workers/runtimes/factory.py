@@ -11,6 +11,7 @@ from stage_workers.runtimes.apptainer import ApptainerRuntime
 from stage_workers.runtimes.base import Limits, Runtime
 from stage_workers.runtimes.docker import DockerRuntime, Engine
 from stage_workers.runtimes.docker.runtime import TOOLS_DIR
+from stage_workers.runtimes.helper import NamespaceHelper
 from stage_workers.runtimes.instances import PROGRAM
 from stage_workers.runtimes.local import LocalRuntime
 
@@ -31,6 +32,7 @@ class Runtimes:
     cache_dir: Path | None = None
     isolates_local: bool = True
     docker: Engine = field(default_factory=Engine)
+    helper: NamespaceHelper = field(default_factory=NamespaceHelper)
 
     @property
     def kinds(self) -> list[str]:
@@ -55,11 +57,22 @@ class Runtimes:
             limits=Limits.of(spec),
             grace_s=self.grace_s,
             isolate=self.isolates_local and spec.network == "model_only",
+            helper=self.helper,
+            compile_cache=self._compile_cache(),
         )
 
     async def close(self) -> None:
-        """Closes connections to engines; runtimes that still stand can't be used after that."""
+        """Closes connections to engines, and ends the helper; runtimes that still stand can't be used after that."""
         await self.docker.close()
+        self.helper.close()
+
+    def _compile_cache(self) -> Path | None:
+        """A directory of this user's alone: what is in it is run."""
+        if self.cache_dir is None:
+            return None
+        place = self.cache_dir.resolve() / "compiled"
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return place
 
     def _binds(self) -> list[tuple[Path, str]]:
         """What of this machine a sandbox sees: the installed harnesses, and the node that runs some of them."""

@@ -6,10 +6,10 @@ a few milliseconds. A program that can't be executed ends with 127 (not found) o
 
 from __future__ import annotations
 
-import ctypes
+import _ctypes
+import _signal  # type: ignore[import-not-found]  # the half of `signal` that is compiled
 import os
 import resource
-import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
@@ -23,17 +23,31 @@ _RESOURCES = {
 }
 
 
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001  # what `ctypes.c_int` is, too
+    _type_ = "i"
+
+
+class _Function(_ctypes.CFuncPtr):
+    """A function of the C library, as `ctypes` makes them: importing that, and `signal`, takes as long as all the rest here."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
+def _libc(name: str) -> _Function:
+    return _Function(_ctypes.dlsym(_ctypes.dlopen("", 0), name))
+
+
 def main(argv: list[str]) -> int:
     """Never returns when the program could be executed."""
     limits, worker_pid, spaces, _separator, *program = argv
-    libc = ctypes.CDLL(None, use_errno=True)
     for space, kind in zip(filter(None, spaces.split("+")), (_CLONE_NEWUSER, _CLONE_NEWNET), strict=False):
-        if libc.setns(int(space), kind) != 0:
-            sys.stderr.write(f"the session's network can't be entered: {os.strerror(ctypes.get_errno())}\n")
+        if _libc("setns")(int(space), kind) != 0:
+            sys.stderr.write(f"the session's network can't be entered: {os.strerror(_ctypes.get_errno())}\n")
             return 126
         os.close(int(space))
     # After the namespaces, since entering one takes this tie away. A worker that is killed takes its programs with it: nobody could enforce their deadlines any more.
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc("prctl")(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(worker_pid):
         return 1
     for item in filter(None, limits.split(",")):
@@ -45,7 +59,7 @@ def main(argv: list[str]) -> int:
         wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
         resource.setrlimit(_RESOURCES[name], (wanted, wanted))
     # The worker ignores what asyncio made it ignore; the program starts with the usual dispositions.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     try:
         os.execvp(program[0], program)  # noqa: S606  # no shell is the point
     except FileNotFoundError:

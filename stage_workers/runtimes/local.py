@@ -22,6 +22,7 @@ import structlog
 
 from stage_workers.runtimes import launcher
 from stage_workers.runtimes.base import ExecResult, Limits, Listener, OnOutput, RuntimeFault
+from stage_workers.runtimes.helper import NamespaceHelper
 from stage_workers.runtimes.network import NetworkSpace, listen_here
 from stage_workers.runtimes.processes import Family
 from stage_workers.runtimes.programs import MARKER_VARIABLE, Programs
@@ -32,6 +33,7 @@ log = structlog.get_logger(__name__)
 DEFAULT_FILE_BYTES = 16 * 1024**3
 # A program may have put a pipe where a file should be: whoever opens it must not wait for its other end, with the whole worker.
 _PLAIN = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_NODE_CACHE = "node-compile-cache"
 # What a program may need of the worker's own environment. Everything else starts empty.
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -48,14 +50,19 @@ class LocalRuntime:
         limits: Limits | None = None,
         grace_s: float = 2.0,
         isolate: bool = False,
+        helper: NamespaceHelper | None = None,
+        compile_cache: Path | None = None,
     ) -> None:
         """`owner` is the marker's first part, shared by all runtimes of one worker incarnation; `name` is unique under it.
 
-        `isolate` asks for a network of its own; where the machine allows none, a warning says so and the runtime stays trusted.
+        `isolate` asks for a network of its own, which `helper` makes; where the machine allows none, a warning says so and the
+        runtime stays trusted. `compile_cache` is where node programs that ask for a cache of their compiled modules share one.
         """
         self._root = root.resolve() / name
         self._limits = limits or Limits()
         self._isolate = isolate
+        self._helper = helper
+        self._compile_cache = compile_cache
         self._space: NetworkSpace | None = None
         self._programs = Programs(f"{owner}/{name}", Family(directory=str(self._root)), grace_s=grace_s)
 
@@ -80,11 +87,14 @@ class LocalRuntime:
             await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
             for name in ("work", "home", "tmp"):
                 (self._root / name).mkdir(parents=True, mode=0o700)
+            if self._compile_cache is not None:
+                # Its default place is in the temporary directory, which is the session's own: each would compile everything again.
+                (self._root / "tmp" / _NODE_CACHE).symlink_to(self._compile_cache, target_is_directory=True)
         except OSError as error:
             raise RuntimeFault(f"the session's directory {self._root} can't be made: {error}") from error
         if self._isolate and self._space is None:
             try:
-                self._space = await NetworkSpace.new()
+                self._space = await NetworkSpace.new(self._helper)
             except RuntimeFault as fault:
                 log.warning("network.shared", runtime=str(self._root), why=str(fault))
 

@@ -1,8 +1,10 @@
 """Does for a worker what only a process with a single thread may do: makes network namespaces, and opens sockets in them.
 
-Called as `python -I -S namespace_helper.py new CHANNEL`, `… listen CHANNEL USER NET` or `… send PATH`, where CHANNEL is the number of an
-inherited Unix socket over which descriptors go back, PATH names one that is connected to, and USER and NET are inherited
-descriptors of namespaces (USER -1: none); `send` opens its socket in the network that it finds itself in. On its own: it imports nothing of ours, so that it starts in a few milliseconds. What goes wrong is its last line on standard error, exit code 1.
+Called as `python -I -S namespace_helper.py serve CHANNEL` or `… send PATH`. CHANNEL is the number of an inherited Unix socket that keeps
+messages apart: `new` asks for a user and a network namespace, `listen` with the descriptors of a network namespace and before it,
+where there is one, of its user namespace, for a listening socket there. Descriptors come back, or a message without any that says why
+not. It serves until the other side is closed. `send` opens its socket in the network that it finds itself in, sends it to the Unix
+socket at PATH and ends. On its own: it imports nothing of ours, so that it starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 _CLONE_NEWUSER = 0x10000000
@@ -58,41 +61,60 @@ def _map_ids(pid: int) -> None:
     (own / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1\n", "ascii")
 
 
-def new(channel: socket.socket) -> None:
-    """Makes a user and a network namespace with a loopback that is up, and sends their descriptors."""
-    made, mapped = socket.socketpair()
+def _forked(work: Callable[[socket.socket], None], meanwhile: Callable[[socket.socket, int], None]) -> None:
+    """Does `work` in a child, which namespaces swallow, and `meanwhile` here; each has one end of a pair. Raises OSError, also the child's."""
+    ours, childs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            _checked(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "no namespace can be made")
-            made.sendall(b"m")
-            if mapped_ok := made.recv(1) == b"k":
-                _raise_loopback()
-                spaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "net")]
-                socket.send_fds(channel, [b"f"], spaces)
-            code = 0 if mapped_ok else 1
+            ours.close()
+            work(childs)
+            code = 0
         except OSError as error:
-            sys.stderr.write(f"{error}\n")
-            sys.stderr.flush()
+            childs.sendall(str(error).encode())
         finally:
             os._exit(code)
-    made.close()
+    childs.close()
     try:
-        if mapped.recv(1) == b"m":
-            _map_ids(pid)
-            mapped.sendall(b"k")
+        with ours:
+            meanwhile(ours, pid)
+            said = b"".join(iter(lambda: ours.recv(4096), b""))
     finally:
-        mapped.close()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status != 0:
-        raise SystemExit(1)
+        raise OSError(said.decode("utf-8", "replace") or f"the helper's child ended with {status}")
+
+
+def new(channel: socket.socket) -> None:
+    """Makes a user and a network namespace with a loopback that is up, and sends their descriptors. Raises OSError."""
+
+    def inside(parent: socket.socket) -> None:
+        _checked(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "no namespace can be made")
+        parent.sendall(b"m")
+        if parent.recv(1) != b"k":
+            raise OSError("the users of a namespace can't be named")
+        _raise_loopback()
+        socket.send_fds(channel, [b"f"], [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "net")])
+
+    def outside(child: socket.socket, pid: int) -> None:
+        # Nothing else is said before it: what comes instead is why not, and is read with the rest.
+        if child.recv(1, socket.MSG_PEEK) == b"m":
+            child.recv(1)
+            _map_ids(pid)
+            child.sendall(b"k")
+
+    _forked(inside, outside)
 
 
 def listen(channel: socket.socket, user_fd: int, net_fd: int) -> None:
-    """Opens a listening socket on the loopback of a namespace, and sends it."""
-    enter(user_fd, net_fd)
-    listen_here(channel)
+    """Opens a listening socket on the loopback of a namespace, and sends it. Raises OSError."""
+
+    def inside(_: socket.socket) -> None:
+        enter(user_fd, net_fd)
+        listen_here(channel)
+
+    _forked(inside, lambda _child, _pid: None)
 
 
 def listen_here(channel: socket.socket) -> None:
@@ -103,20 +125,35 @@ def listen_here(channel: socket.socket) -> None:
         socket.send_fds(channel, [b"f"], [sock.fileno()])
 
 
-def main(argv: list[str]) -> int:
-    """Does what it is asked; 1 where that can't be."""
-    what, channel_name, *spaces = argv
-    try:
-        if what == "send":
-            with socket.socket(socket.AF_UNIX) as channel:
-                channel.connect(channel_name)
-                listen_here(channel)
-            return 0
-        with socket.socket(fileno=int(channel_name)) as channel:
-            if what == "new":
+def serve(channel: socket.socket) -> None:
+    """Answers requests until nobody is left who could ask."""
+    while True:
+        request, given, _, _ = socket.recv_fds(channel, 64, 2)
+        if not request:
+            return
+        try:
+            if request == b"new":
                 new(channel)
             else:
-                listen(channel, int(spaces[0]), int(spaces[1]))
+                listen(channel, given[0] if len(given) > 1 else -1, given[-1])
+        except OSError as error:
+            channel.sendall((str(error) or repr(error)).encode())
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+
+
+def main(argv: list[str]) -> int:
+    """Does what it is asked; 1 where a socket can't be sent."""
+    what, channel_name = argv
+    if what == "serve":
+        with socket.socket(fileno=int(channel_name)) as channel:
+            serve(channel)
+        return 0
+    try:
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.connect(channel_name)
+            listen_here(channel)
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import socket
-import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stage_workers.runtimes import namespace_helper
 from stage_workers.runtimes.base import Listener, RuntimeFault
-from stage_workers.runtimes.processes import said_by
+from stage_workers.runtimes.helper import NamespaceHelper
 
 _BACKLOG = 128
-# The helper takes some 20 ms; on a machine that is overwhelmed, seconds.
-_HELPER_S = 30.0
 
 
 @dataclass(slots=True)
@@ -25,12 +21,17 @@ class NetworkSpace:
 
     user_fd: int
     net_fd: int
+    helper: NamespaceHelper | None = None
 
     @classmethod
-    async def new(cls) -> NetworkSpace:
-        """A namespace of its own, with a loopback. Raises RuntimeFault where this machine allows none."""
-        user_fd, net_fd = await _help("new", [])
-        return cls(user_fd, net_fd)
+    async def new(cls, helper: NamespaceHelper | None = None) -> NetworkSpace:
+        """A namespace of its own, with a loopback, by a helper that is there already or one for this time.
+
+        Raises RuntimeFault where this machine allows none.
+        """
+        async with _lent(helper) as asked:
+            user_fd, net_fd = await asked.ask("new")
+        return cls(user_fd, net_fd, helper)
 
     @classmethod
     def of(cls, pid: int) -> NetworkSpace:
@@ -63,7 +64,9 @@ class NetworkSpace:
         """Opens a socket on its loopback. Raises RuntimeFault."""
         if self.net_fd < 0:
             raise RuntimeFault("the sandbox's network is gone: it was stopped")
-        (descriptor,) = await _help("listen", [self.user_fd, self.net_fd])
+        spaces = [number for number in (self.user_fd, self.net_fd) if number >= 0]
+        async with _lent(self.helper) as asked:
+            (descriptor,) = await asked.ask("listen", spaces)
         return listener_of(socket.socket(fileno=descriptor))
 
     def close(self) -> None:
@@ -92,35 +95,14 @@ def listener_of(sock: socket.socket) -> Listener:
     return Listener(sock=sock, address=f"http://127.0.0.1:{sock.getsockname()[1]}")
 
 
-async def _help(what: str, descriptors: Sequence[int]) -> list[int]:
-    """Runs the helper and returns the descriptors that it sends. Raises RuntimeFault."""
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I",
-                "-S",
-                namespace_helper.__file__,
-                what,
-                str(theirs.fileno()),
-                *map(str, descriptors),
-                pass_fds=[theirs.fileno(), *(number for number in descriptors if number >= 0)],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        try:
-            _, said = await said_by(process, _HELPER_S)
-        except TimeoutError:
-            raise RuntimeFault(f"the namespace helper hung for {_HELPER_S:.0f} s") from None
-        # Its end of the channel is closed by now: this can't block.
-        _, found, _, _ = socket.recv_fds(ours, 1, 4)
-        if process.returncode != 0:
-            for descriptor in found:
-                os.close(descriptor)
-            text = " | ".join(said.decode("utf-8", "replace").split("\n")[-2:]).strip(" |")
-            raise RuntimeFault(
-                f"no network of its own for the sandbox: {text or f'helper ended with {process.returncode}'}"
-            )
-    return list(found)
+@contextlib.asynccontextmanager
+async def _lent(helper: NamespaceHelper | None) -> AsyncIterator[NamespaceHelper]:
+    """The given helper, or one for this time."""
+    if helper is not None:
+        yield helper
+        return
+    made = NamespaceHelper()
+    try:
+        yield made
+    finally:
+        made.close()

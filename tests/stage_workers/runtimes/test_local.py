@@ -61,3 +61,18 @@ class TestShared(RuntimeTests):
     def bench(self, tmp_path: Path) -> Bench:
         make = Runtimes(root=tmp_path, owner="tests/one", grace_s=0.3, isolates_local=True)
         return Bench(make=make, spec=RuntimeSpec(network="egress"))
+
+
+async def test_sessions_share_what_node_compiled(tmp_path: Path) -> None:
+    """A node program that asks for a compile cache finds the worker's in its temporary directory; what ends with the session is the link."""
+    runtimes = Runtimes(root=tmp_path / "r", owner="tests/one", isolates_local=False, cache_dir=tmp_path / "cache")
+    for name in ("one", "two"):
+        runtime = runtimes(RuntimeSpec(), name)
+        await runtime.start()
+        script = f'echo {name} >>"$TMPDIR/node-compile-cache/kept"; cat "$TMPDIR/node-compile-cache/kept"'
+        result = await runtime.exec(["/bin/sh", "-c", script], timeout_s=20)
+        await runtime.stop()
+    assert result.stdout == b"one\ntwo\n"
+    assert (tmp_path / "cache" / "compiled").stat().st_mode & 0o777 == 0o700
+    assert list((tmp_path / "r").iterdir()) == []
+    await runtimes.close()
