@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from bus import Start
 from bus.protocol import LogReader
@@ -46,8 +46,8 @@ class Progress:
 class Maker(Protocol):
     """Chooses rows: one for each kind of data set."""
 
-    kind: str
-    known_by: str
+    kind: ClassVar[str]
+    known_by: ClassVar[str]
     """The column by which a later run knows what is there already."""
 
     def columns(self) -> Columns:

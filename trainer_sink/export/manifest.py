@@ -60,8 +60,8 @@ class Counts:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; reasons in order."""
-        plain = dataclasses.asdict(self)
-        return {k: dict(sorted(v.items())) if isinstance(v, Counter) else v for k, v in plain.items()}
+        plain = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {k: dict(sorted(v.items())) if isinstance(v, Counter) else v for k, v in plain}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Counts:
