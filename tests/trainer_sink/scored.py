@@ -67,7 +67,10 @@ def scored(
         "reward": reward,
         "rewards": [] if reward is None else [RewardValue(name="reward", value=reward, grader="command")],
         "trajectory": Trajectory(
-            session_id=session_id, group_id=group_id, traces=kept, counts=Counts(calls=len(kept), trained=len(kept))
+            session_id=session_id,
+            group_id=group_id,
+            traces=kept,
+            counts=Counts(calls=len(kept), trained=len(kept), trainable_tokens=sum(t.loss_mask.count(1) for t in kept)),
         ),
         "spec": SessionSpec(
             **{

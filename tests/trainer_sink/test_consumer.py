@@ -13,9 +13,20 @@ from bus import Bus, BusRefusedError, BusUnavailableError
 from bus.dead_letters import DeadLetter
 from bus.memory import MemoryBus
 from schemas import UnknownSchemaIdError, ids
-from schemas.records import BatchConsumed, Control, Record, ScoredTrajectory, Status, TrainerRegistered
+from schemas.records import (
+    BatchConsumed,
+    Control,
+    PolicyEvent,
+    PolicyEventType,
+    Record,
+    ScoredTrajectory,
+    Status,
+    TrainerRegistered,
+    VersionSpan,
+)
 from tests.trainer_sink.scored import POLICY, scored, trace, whole
 from trainer_sink import CheckpointMismatchError, Group, GroupConsumer, RecordsExpiredError, SinkStateError
+from trainer_sink import consumer as consumer_module
 
 TOPIC = "trajectory.scored"
 DEADLINE_S = 30.0
@@ -101,6 +112,70 @@ class Behaviours:
             ids.group_id("old"): "stale",
         }
         assert (second.groups, second.skipped) == ([], [])
+
+    async def test_skips_are_told_while_the_trainer_waits(self, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No commit can come before the group that it waits for, and that may be just the re-run of what it skipped."""
+        monkeypatch.setattr(consumer_module, "REPORT_AFTER_S", 0.05)
+        await _publish(bus, [*whole("one", 1), *whole("dull", 2)])
+        async with GroupConsumer(bus, "me", policy_id=POLICY, min_usable=2) as consumer:
+            waiting = asyncio.ensure_future(anext(consumer))
+            dull = (await asyncio.wait_for(waiting, DEADLINE_S)).group_id
+            await consumer.commit(step=4)
+            await _publish(bus, whole("two", 1))
+            waiting = asyncio.ensure_future(anext(consumer))
+            async with asyncio.timeout(DEADLINE_S):
+                while not any(s.group_id == ids.group_id("two") for b in await _batches(bus) for s in b.skipped):
+                    await asyncio.sleep(0.02)
+            await _publish(bus, whole("again", 2))
+            await asyncio.wait_for(waiting, DEADLINE_S)
+            await consumer.commit(step=5)
+        told = [b for b in await _batches(bus) if b.skipped]
+        assert sorted(s.group_id for b in told for s in b.skipped) == sorted(map(ids.group_id, ("one", "two")))
+        interim = next(b for b in await _batches(bus) if b.is_interim and b.skipped[0].group_id == ids.group_id("two"))
+        assert (interim.step, interim.groups, interim.skipped[0].reason) == (4, [], "short")
+        steps = [b for b in await _batches(bus) if not b.is_interim]
+        assert [(b.step, b.groups) for b in steps] == [(4, [dull]), (5, [ids.group_id("again")])]
+        assert len({b.event_id for b in await _batches(bus)}) == len(await _batches(bus))
+
+    async def test_lags_are_counted_by_the_timeline(self, bus: Bus) -> None:
+        """Published versions are followed; a group over the bound is skipped as stale, and the commit says how old the others were."""
+        for version in ("1", "2", "3"):
+            await bus.publish(PolicyEvent(policy_id=POLICY, type=PolicyEventType.PUBLISHED, version=version, at=1))
+        await _publish(bus, [*_sampled_by("old", "1"), *_sampled_by("new", "2")])
+        async with GroupConsumer(bus, "me", policy_id=POLICY, max_policy_lag=1) as consumer:
+            assert (await _next(consumer)).group_id == ids.group_id("new")
+            async with asyncio.timeout(DEADLINE_S):
+                while consumer.counts != {"kept": 2}:
+                    await asyncio.sleep(0.01)
+            await bus.publish(PolicyEvent(policy_id=POLICY, type=PolicyEventType.PUBLISHED, version="4", at=2))
+            await consumer.commit(step=1)
+            await _publish(bus, _sampled_by("newer", "4"))
+            group = await _next(consumer)
+            consumer.policy_version = "6"
+            await _publish(bus, [*_sampled_by("four", "4"), *_sampled_by("five", "5")])
+            last = await _next(consumer)
+            batch = await consumer.commit(step=2)
+        assert (group.group_id, last.group_id) == (ids.group_id("newer"), ids.group_id("five"))
+        first, second = [b for b in await _batches(bus) if not b.is_interim]
+        assert (first.staleness_max, first.staleness_mean) == (1.0, 1.0)
+        assert (second.staleness_max, second.policy_version) == (1.0, "6")
+        assert batch == second
+        skipped = {s.group_id: s.reason for b in await _batches(bus) for s in b.skipped}
+        assert skipped == {ids.group_id("old"): "stale", ids.group_id("four"): "stale"}
+
+    async def test_ranks_share_the_groups_and_read_for_each_other(self, bus: Bus) -> None:
+        """Each group comes to one rank, also one that another rank had run again; each registers with what it reads."""
+        names = [f"g{n}" for n in range(8)]
+        for name in names:
+            await _publish(bus, whole(name, 1, spec={"for_trainer": "me.rank0"} if name == "g3" else {}))
+        got: list[str] = []
+        for rank in (0, 1):
+            async with GroupConsumer(bus, "me", rank=rank, world_size=2, until_end=True) as consumer:
+                assert consumer.trainer_id == f"me.rank{rank}"
+                got += await _all(consumer)
+        assert sorted(got) == sorted(map(ids.group_id, names))
+        beats = [r for r in await _consumed(bus) if isinstance(r, TrainerRegistered)]
+        assert {b.trainer_id: b.partitions for b in beats} == {"me.rank0": [0, 2], "me.rank1": [1]}
 
     async def test_a_restart_from_a_checkpoint_goes_on_exactly_there(self, bus: Bus) -> None:
         """Committed groups don't come again, a yielded one that wasn't committed does, later ones follow."""
@@ -262,6 +337,14 @@ class Behaviours:
             assert (await _next(consumer)).group_id == ids.group_id("a")
 
 
+def _sampled_by(name: str, version: str) -> list[ScoredTrajectory]:
+    import dataclasses
+
+    one = trace()
+    turns = [dataclasses.replace(one.turns[0], version_spans=[VersionSpan(version=version, start=0, end=2)])]
+    return whole(name, 1, traces=[dataclasses.replace(one, turns=turns)])
+
+
 def _without_spec() -> ScoredTrajectory:
     import dataclasses
 
@@ -325,6 +408,56 @@ class TestInMemory(Behaviours):
                 with pytest.raises(CheckpointMismatchError, match=message):
                     await again.__aenter__()
 
+    async def test_a_log_made_anew_is_known_by_its_records(self, memory_bus: MemoryBus) -> None:
+        """Even when it has grown past the checkpoint's position: another record stands where the last one was read."""
+        await _publish(memory_bus, whole("a", 1))
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            await _next(consumer)
+            await consumer.commit(step=1)
+            state = consumer.state_dict()
+        async with MemoryBus(partitions=3) as fresh:
+            place = await fresh.partition_for(TOPIC, ids.group_id("a"))
+            names = [f"g{n}" for n in range(20)]
+            same = [n for n in names if await fresh.partition_for(TOPIC, ids.group_id(n)) == place]
+            for name in same[:3]:
+                await _publish(fresh, whole(name, 1))
+            again = GroupConsumer(fresh, "me")
+            again.load_state_dict(state)
+            with pytest.raises(CheckpointMismatchError, match="another record at 0"):
+                await again.__aenter__()
+        same_log = GroupConsumer(memory_bus, "me", until_end=True)
+        same_log.load_state_dict(state)
+        async with same_log:
+            assert await _all(same_log) == []
+
+    async def test_retention_that_overtakes_a_reader_is_counted_too(
+        self, memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A trainer that stood still for long: with "count" it goes on behind the gap, without repeating what it has."""
+        place = await memory_bus.partition_for(TOPIC, ids.group_id("a"))
+        names = [f"g{n}" for n in range(40)]
+        same = ["a", *[n for n in names if await memory_bus.partition_for(TOPIC, ids.group_id(n)) == place][:4]]
+        for name in same:
+            await _publish(memory_bus, whole(name, 1))
+        tail, begins = memory_bus.tail, [0]
+
+        async def overtaken(topics, *, start="earliest", partitions=None, until_end=False):  # type: ignore[no-untyped-def]
+            async for delivery in tail(topics, start=start, partitions=partitions, until_end=until_end):
+                if topics == [TOPIC] and start == "earliest" and begins == [0] and delivery.offset == 2:
+                    begins[0] = 3
+                    raise BusRefusedError("retention has overtaken this reader")
+                if topics != [TOPIC] or delivery.offset >= begins[0]:
+                    yield delivery
+
+        monkeypatch.setattr(memory_bus, "tail", overtaken)
+        async with GroupConsumer(memory_bus, "me", until_end=True, on_expired="count") as lenient:
+            assert await _all(lenient) == [ids.group_id(same[n]) for n in (0, 1, 3, 4)]
+        assert lenient.counts == {"kept": 4, "expired": 1}
+        begins[0] = 0
+        async with GroupConsumer(memory_bus, "me", until_end=True) as strict:
+            with pytest.raises(RecordsExpiredError, match="overtaken"):
+                await _all(strict)
+
     async def test_what_retention_took_stops_the_sink_or_is_counted(
         self, memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -363,6 +496,13 @@ class TestInMemory(Behaviours):
             assert await _all(lenient) == []
         # The filler is unreadable; what was read before in the other partition isn't read again.
         assert lenient.counts == {"expired": begin - first.offset, "unreadable": 1}
+
+    async def test_a_rank_and_partitions_contradict_each_other(self, memory_bus: MemoryBus) -> None:
+        """Both say what is read."""
+        with pytest.raises(ValueError, match="give one of them"):
+            GroupConsumer(memory_bus, "me", rank=0, world_size=2, partitions=[0])
+        with pytest.raises(ValueError, match="can't share 3 partitions"):
+            await GroupConsumer(memory_bus, "me", rank=0, world_size=4).__aenter__()
 
     @pytest.mark.parametrize("trainer_id", ["", "a/b", "x" * 61, "sp ace"])
     def test_a_trainer_id_that_no_topic_can_carry_is_refused(self, memory_bus: MemoryBus, trainer_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import random
 from collections.abc import Iterable
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from bus.errors import PoisonError
 from schemas import ids
-from schemas.records import ScoredTrajectory, Status
-from tests.trainer_sink.scored import scored, trace, whole
+from schemas.records import ScoredTrajectory, Status, VersionSpan
+from tests.trainer_sink.scored import POLICY, scored, trace, whole
 from trainer_sink import groups
 from trainer_sink.filters import GroupFilter
 from trainer_sink.groups import Group, GroupAssembler, Source
@@ -252,3 +253,89 @@ def test_every_record_is_counted_once_and_every_group_yields_once(rng: random.Ra
     assert sorted(taken) == sorted(ids.group_id(f"g{g}") for g in range(n_groups) if g % 3)
     assert sum(assembler.counts.values()) == len(records)
     assert assembler.counts["foreign.policy"] == sum(1 for r in records if r.policy_id == "theirs")
+
+
+def test_a_taken_group_is_not_held_twice() -> None:
+    """A trainer that commits late, or never, keeps ids here, not trajectories; late records are still told apart."""
+    assembler = GroupAssembler("me")
+    for n in range(100):
+        _feed(assembler, whole(f"g{n}", 2), first=2 * n)
+        assert assembler.take() is not None
+    held = [one for one in gc.get_objects() if isinstance(one, ScoredTrajectory) and one.task_id == "g7"]
+    assert held == []
+    _feed(assembler, [scored("g7", 0, 2), scored("g7", 0, 2, revision=2)], first=200)
+    assert assembler.counts == {"kept": 200, "duplicates": 1, "revisions_after_training": 1}
+    assert len(assembler.yielded) == 100
+
+
+def test_a_group_that_a_revision_makes_unwanted_is_skipped_when_it_would_be_taken() -> None:
+    """The last session that was good is revised to another verdict while the group waits."""
+    assembler = GroupAssembler("me", GroupFilter.of(require_variance=True))
+    records = [scored("g", 0, 2, reward=1.0), scored("g", 1, 2, reward=0.0), scored("g", 1, 2, reward=1.0, revision=2)]
+    _feed(assembler, records)
+    assert assembler.ready == 1
+    assert assembler.take() is None
+    assert assembler.skipped == {ids.group_id("g"): "no_variance"}
+
+
+def test_age_counts_when_a_group_is_taken() -> None:
+    """Good when it was complete, too old once the weights have moved on; the next one is handed out with its age."""
+    assembler = GroupAssembler("me", GroupFilter.of(max_policy_lag=1))
+    order = assembler.versions.order(POLICY)
+    order.add("1")
+    _feed(assembler, [*_of_version("old", "1"), *_of_version("new", "2")])
+    assert assembler.ready == 2
+    for version in ("2", "3"):
+        order.add(version)
+    group = assembler.take()
+    assert group is not None
+    assert group.spec.task_id == "new"
+    assert (group.staleness.max, group.staleness.current) == (1.0, "3")
+    assert assembler.skipped == {ids.group_id("old"): "stale"}
+    assert assembler.staleness([group.group_id]).tokens_by_lag == {1: 2}
+    assert assembler.watermarks(without=[group.group_id]) == {0: 2}
+
+
+def test_what_the_trainer_says_of_its_own_version_goes_before_the_timeline() -> None:
+    """It knows first."""
+    assembler = GroupAssembler("me", GroupFilter.of(max_policy_lag=3))
+    assembler.versions.own = "9"
+    _feed(assembler, [*_of_version("old", "5"), *_of_version("new", "6")])
+    group = assembler.take()
+    assert group is not None
+    assert group.spec.task_id == "new"
+
+
+def _of_version(name: str, version: str) -> list[ScoredTrajectory]:
+    one = trace()
+    turns = [dataclasses.replace(one.turns[0], version_spans=[VersionSpan(version=version, start=0, end=2)])]
+    return whole(name, 1, traces=[dataclasses.replace(one, turns=turns)])
+
+
+def test_side_calls_are_counted_whether_they_are_kept_or_dropped() -> None:
+    """Where a harness asks for a title, the trainer sees how many traces that were."""
+    for wish, counted in (("keep", "kept"), ("drop", "dropped")):
+        assembler = GroupAssembler("me", GroupFilter.of(side_calls=wish))
+        _feed(assembler, whole("g", 2, traces=[trace(0), trace(1, branch="aux")]))
+        group = assembler.take()
+        assert group is not None
+        assert [len(s.trajectory.traces) for s in group.scored if s.trajectory] == [1 + (wish == "keep")] * 2
+        assert assembler.side_calls == {counted: 2}
+
+
+def test_a_group_that_never_completes_is_given_up_once_enough_others_have_overtaken_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It began before the sink's start: else it would hold the watermark, and every later group's name, for ever."""
+    monkeypatch.setattr(groups, "REMEMBERED_GROUPS", 3)
+    monkeypatch.setattr(groups, "OVERTAKEN_GROUPS", 2)
+    assembler = GroupAssembler("me")
+    _feed(assembler, [scored("torso", 1, 2)])
+    for n in range(1, 40):
+        _feed(assembler, whole(f"g{n}", 1), first=n)
+        group = assembler.take()
+        assert group is not None
+        assembler.trained([group.group_id])
+        assert len(assembler.finished()[0]) <= 6
+    assert assembler.skipped == {ids.group_id("torso"): "incomplete"}
+    assert assembler.watermarks() == {0: 40}
