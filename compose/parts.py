@@ -106,6 +106,7 @@ async def _engine(settings: StackSettings) -> None:
             port=settings.engine_port,
             policy=settings.engine if settings.engine.startswith("scripted:") else None,
             served_model_name=settings.policy_id,
+            weight_version=settings.weight_version,
             token_delay_ms=settings.token_delay_ms,
             incremental_streaming_output=True,  # cumulative events cost the square of a reply
         ),
@@ -165,7 +166,7 @@ async def _proxy(settings: StackSettings) -> None:
             spool_dir=settings.spools,
             model_dir=Path(settings.model),
             model_names=(settings.policy_id,),
-            engines=(EngineSettings(url=settings.engine, kind=settings.engine_kind),),
+            engines=(EngineSettings(url=settings.engine, kind=settings.engine_kind, policy_id=settings.policy_id),),
             admin_key=admin_key(settings),
             host=settings.host,
             port=settings.proxy_port,

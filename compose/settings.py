@@ -49,6 +49,7 @@ class StackSettings(BaseSettings):
     )
     engine_options: str = Field(default="", description="options for the SGLang that `up` starts")
     model: str = Field(default="", description="a Hugging Face directory; empty: the built-in tiny model")
+    weight_version: str = Field(default="default", description="what the CPU engine calls the weights it begins with")
     engine_port: int = Field(default=0, ge=0, le=65535)
     token_delay_ms: float = Field(default=0.0, ge=0)
 

@@ -106,7 +106,7 @@ class Sampling(_Strict):
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     max_tokens: int | None = Field(default=None, gt=0)
-    seed: int | None = None
+    seed: int | None = Field(default=None, description="of the first sample; each further one has the next number")
 
 
 class TaskSpec(_Strict):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
@@ -32,6 +33,9 @@ _MAX_BYTES = 64 << 20
 THOUGHT = "One thing after another."
 _JSON = {"content-type": "application/json"}
 
+Script: TypeAlias = Callable[[Sequence[Mapping[str, Any]], int, str], Step]
+"""(the tools offered, how many replies came before, the conversation's text) → the next reply."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
@@ -53,6 +57,7 @@ class Recorder:
     exchanges: list[Exchange] = field(default_factory=list)
     status: int = 200
     """Anything but 200: every model call is refused with it."""
+    script: Script = next_step
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -103,7 +108,7 @@ class Recorder:
 
     def _reply(self, asked: ChatRequest) -> Reply:
         turn = sum(message.get("role") == "assistant" for message in asked.messages)
-        step = next_step(asked.tools, turn, "\n".join(str(message.get("content")) for message in asked.messages))
+        step = self.script(asked.tools, turn, "\n".join(str(message.get("content")) for message in asked.messages))
         return _as_reply(asked, step, next(self._numbers))
 
 
@@ -127,9 +132,9 @@ def _as_reply(asked: ChatRequest, step: Step, number: int) -> Reply:
 
 
 @asynccontextmanager
-async def recording(status: int = 200) -> AsyncIterator[tuple[str, Recorder]]:
+async def recording(status: int = 200, *, script: Script = next_step) -> AsyncIterator[tuple[str, Recorder]]:
     """The endpoint's address (`http://host:port`) and what it has noted; it is closed at the end."""
-    recorder = Recorder(status=status)
+    recorder = Recorder(status=status, script=script)
     application = web.Application(client_max_size=_MAX_BYTES)
     application.router.add_route("*", "/{path:.*}", recorder.handle)
     runner = web.AppRunner(application, shutdown_timeout=2.0)

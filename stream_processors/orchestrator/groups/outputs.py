@@ -50,7 +50,7 @@ def _sessions(row: GroupRow, registered: GroupEvent) -> Iterator[SessionEvent]:
             builder=task.builder.name,
             builder_options=task.builder.options,
             history=task.history,
-            sampling=task.sampling.model_dump(mode="json", exclude_none=True),
+            sampling=_sampling(task, index),
             requeue_of=row.requeue_of,
             for_trainer=row.for_trainer,
             metadata=task.metadata,
@@ -65,6 +65,12 @@ def _sessions(row: GroupRow, registered: GroupEvent) -> Iterator[SessionEvent]:
             stage=Stage.QUEUED,
             at=row.submitted_at,
         )
+
+
+def _sampling(task: TaskSpec, index: int) -> dict[str, Any]:
+    """What the task pins for the sample at `index`; a seed counts on from sample to sample, or all of them would be the same."""
+    pinned: dict[str, Any] = task.sampling.model_dump(mode="json", exclude_none=True)
+    return pinned | {"seed": pinned["seed"] + index} if "seed" in pinned else pinned
 
 
 def _stops(row: GroupRow, group_id: str, reason: str, *, is_early_stop: bool) -> Iterator[SessionEvent]:

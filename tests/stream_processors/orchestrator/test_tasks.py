@@ -42,6 +42,17 @@ def test_a_task_registers_its_group_and_every_session() -> None:
     assert first.task["budgets"]["run_s"] == 1800.0
 
 
+def test_a_tasks_seed_counts_on_from_sample_to_sample() -> None:
+    """A pinned seed makes a task's samples repeatable, and still different from one another."""
+    request = TaskRequest(task_id="t", num_samples=3, spec={**SPEC, "sampling": {"seed": 40}})
+    group = register(request, 100)
+    row = apply(apply(None, group, 0, 100), GroupEvent(group_id=group.group_id, type=GroupEventType.ADMITTED), 1, 200)
+    assert row is not None
+    (sessions,) = outputs(row, group, group)
+    specs = [s.spec for s in sessions if isinstance(s, SessionEvent)]
+    assert [spec.sampling for spec in specs if spec] == [{"seed": 40}, {"seed": 41}, {"seed": 42}]
+
+
 def test_a_task_may_be_for_one_trainer() -> None:
     """Its group and its sessions say so, and other trainers pass them over."""
     group = register(TaskRequest(task_id="t", spec={**SPEC, "for_trainer": "evaluation"}), 100)
