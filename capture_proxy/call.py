@@ -27,6 +27,8 @@ class Prompt:
     renderer: Renderer
     ids: Sequence[int]
     sampling: dict[str, Any]
+    policy_id: str = ""
+    """Who answers, where that isn't the session's policy: no call of the session's is its parent, and it is nobody's."""
     notes: tuple[str, ...] = ()
     request: ChatRequest | None = None
     """The request that was rendered, where that isn't the client's: one that continues an earlier call is made whole."""

@@ -87,6 +87,13 @@ class EnginePool:
             await _close(pooled)
             log.info("engine.removed", policy_id=policy_id, url=url)
 
+    def policy_of(self, model: str, own: str) -> str:
+        """The policy that a call for `model` is meant for: the one of that name where it has engines of its own, else the session's `own`.
+
+        So a judge that is served beside the policy under training answers as itself.
+        """
+        return model if model != ANY_POLICY and any(policy == model for policy, _ in self._engines) else own
+
     async def choose(self, policy_id: str, session_id: str) -> PooledEngine:
         """The engine for a session of a policy; waits a while for its probe. Raises ProxyError(engine_unavailable)."""
         pooled = self._find(policy_id, session_id)

@@ -136,7 +136,7 @@ class Generation:
         if call.prompt.later is not None:
             call.prompt = await call.prompt.later()
             call.request = call.prompt.request or call.request
-        chosen = await engines.choose(call.lease.spec.policy_id, call.session_id)
+        chosen = await engines.choose(call.stub.policy_id, call.session_id)
         engine, call.logprobs_mode = chosen.engine, chosen.logprobs_mode
         call.engine_kind, call.engine_url = engine.kind, engine.url
         self._leave_out(engine.untold(call.prompt.sampling))
@@ -178,7 +178,7 @@ class Generation:
                 tries += 1
                 call.notes["engine_tries"] = tries + 1
                 part = replace(part, rid=f"{request.rid}-{len(done) + tries + 1}")
-                chosen = await engines.choose(call.lease.spec.policy_id, call.session_id)
+                chosen = await engines.choose(call.stub.policy_id, call.session_id)
                 if chosen.engine.is_text_in != is_text_in:
                     raise
                 engine, call.engine_url = chosen.engine, chosen.engine.url

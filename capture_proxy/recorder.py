@@ -250,7 +250,8 @@ class Recorder:
 
     def _note_end(self, lease: Lease, record: CompletionRecord) -> None:
         before, error = lease.last_end, record.error
-        if record.branch_hint == AUX or (before is not None and before.call_seq > record.call_seq):
+        is_aside = record.branch_hint == AUX or record.policy_id != lease.spec.policy_id
+        if is_aside or (before is not None and before.call_seq > record.call_seq):
             return
         lease.last_end = CallEnd(
             call_seq=record.call_seq,

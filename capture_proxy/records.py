@@ -70,7 +70,7 @@ def started(
         session_id=lease.session_id,
         group_id=lease.spec.group_id,
         task_id=lease.spec.task_id,
-        policy_id=lease.spec.policy_id,
+        policy_id=prompt.policy_id or lease.spec.policy_id,
         attempt=lease.attempt,
         lease_id=lease.lease_id,
         writer=lease.writer,

@@ -12,6 +12,7 @@ from capture_proxy.engine_pool import EnginePool
 from capture_proxy.exchange import Exchange, RequestStep, answer
 from capture_proxy.leases import Lease
 from capture_proxy.lineage.continuing import made_whole, with_thinking_apart
+from capture_proxy.lineage.index import Lineage
 from capture_proxy.lineage.nodes import head_of
 from capture_proxy.lineage.placing import place
 from capture_proxy.recorder import LARGE_BYTES, Recorder
@@ -61,6 +62,7 @@ class Render(RequestStep):
             renderer=self._renderer,
             ids=[],
             sampling=request.sampling,
+            policy_id=self._engines.policy_of(request.model, lease.spec.policy_id),
             later=lambda: self._prepare(lease, request, is_large),
         )
 
@@ -68,6 +70,9 @@ class Render(RequestStep):
         """Renders in a thread: tokenising a long prompt takes tens of milliseconds, in which other calls go on."""
         lineage = await self.recorder.lineages.ready(lease)
         request = with_thinking_apart(made_whole(request, lineage), lineage)
+        policy_id = self._engines.policy_of(request.model, lease.spec.policy_id)
+        if policy_id != lease.spec.policy_id:
+            lineage = Lineage(policy_id)  # what another policy is asked stands alone
         followed = await asyncio.to_thread(lineage.follow, request.messages) if is_large else None
         head = head_of(lineage.digest_tools(request.tools), request.template_kwargs)
         found = lineage.find(request.messages, head, request.turn_ids, followed)
@@ -78,7 +83,7 @@ class Render(RequestStep):
                 lease.spec.sampling or {},
                 self._sampling_defaults,
                 prompt_tokens=len(ids),
-                context_length=await self._engines.context_length(lease.spec.policy_id, lease.session_id),
+                context_length=await self._engines.context_length(policy_id, lease.session_id),
                 default_max_tokens=self._default_max_tokens,
                 stop_token_ids=self._renderer.stop_token_ids,
                 response_format=request.response_format,
@@ -92,6 +97,7 @@ class Render(RequestStep):
             renderer=self._renderer,
             ids=ids,
             sampling=sampling,
+            policy_id=policy_id,
             notes=notes,
             request=request,
             placed=placed,

@@ -57,10 +57,12 @@ class Lineage:
 
     def add(self, record: CompletionRecord, *, trail: Trail | None = None, is_claimed: bool = False) -> None:
         """Takes a call's record. `trail` are its request's digests where they are known; `is_claimed`: its parent counts it already."""
+        if record.policy_id != self.policy_id:
+            return  # another policy's answer: nobody's parent, and nothing refers to it
         if record.tools_digest and record.tools:
             self._tools.add(record.tools_digest)
-        if record.state is not CompletionState.FINISHED or record.policy_id != self.policy_id:
-            return  # a failed request's messages are nobody's parent, and neither is another policy's answer
+        if record.state is not CompletionState.FINISHED:
+            return  # a failed request's messages are nobody's parent
         for call in self._resolver.add(slim(record)):
             is_this = call.record.completion_id == record.completion_id
             self._stand(call, trail if is_this else None, is_claimed=is_this and is_claimed)

@@ -91,3 +91,10 @@ async def test_a_session_waits_for_its_engine_where_none_answered_yet(pool: Pool
     await pool.up("http://one")
     await pool.up("http://two")
     assert (await asyncio.wait_for(waiting, 5)).is_ready
+
+
+async def test_a_model_that_is_a_policy_with_engines_is_meant(pool: Pool) -> None:
+    """Any other name, and the one for all, means the session's own policy."""
+    pool.add("*", "http://any", "sglang")
+    assert pool.policy_of("p", "mine") == "p"
+    assert [pool.policy_of(model, "mine") for model in ("gpt-5", "*", "", "mine")] == ["mine"] * 4
