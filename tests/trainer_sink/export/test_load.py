@@ -1,0 +1,220 @@
+"""What is exported is read by the tools that people train with: `datasets`, offline, and chat templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.memory import MemoryBus
+from schemas.records import ScoredTrajectory
+from tests.trainer_sink.export.talks import BASH, READ, SYSTEM, USER, call, calls, result, run, says, talk, tool, traced
+from trainer_sink.export.dataset import Layout, Maker, Split, export_dataset
+from trainer_sink.export.preferences import PreferenceRows
+from trainer_sink.export.sft import SftRows
+from trainer_sink.export.shape import Shape
+from trainer_sink.export.traces import TraceRows
+
+OBJECTS_ONLY = (
+    "{% for t in tools or [] %}{{ t.function.name }}{% for n, p in t.function.parameters.properties|items %} {{ n }}{% endfor %}"
+    "{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content + '' }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v|tojson }}{% endfor %}{% endfor %}{% endfor %}"
+)
+"""A template in the manner of those that go through a call's arguments one by one."""
+
+Load = Callable[..., Any]
+
+pytestmark = pytest.mark.timeout(300)  # whichever test is the first one imports datasets, pandas and transformers
+
+
+@pytest.fixture
+async def log() -> AsyncIterator[MemoryBus]:
+    async with MemoryBus(partitions=2) as bus:
+        yield bus
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """`datasets.load_dataset` without a network, with a cache of the test's own."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    import datasets
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+
+    def read(*arguments: Any, **options: Any) -> Any:
+        return datasets.load_dataset(*map(str, arguments), cache_dir=str(tmp_path / "cache"), **options)
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def qwen3() -> Any:
+    """Qwen3's own tokenizer and chat template."""
+    from transformers import PreTrainedTokenizerFast
+
+    from compose.cpu_engine.tiny_model import ensure_tokenizer
+
+    directory = ensure_tokenizer()
+    template = json.loads((directory / "tokenizer_config.json").read_text())["chat_template"]
+    return PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"), chat_template=template)
+
+
+def sessions() -> list[ScoredTrajectory]:
+    """Whatever may stand side by side: no tools, other tools, arguments whose types differ, unicode, empty and null content."""
+    odd = [
+        USER,
+        calls(call("bash", {"limit": "ten", "flags": [1, "a"]}), content=None),
+        result(""),
+        says("\u2028 é \x00 \ud800"),
+    ]
+    return [
+        run("a", 0, {"role": "user", "content": "?"}, says("!")),
+        run("b", traces=[traced([USER, says("hm")], tools=[])]),
+        run("c", 0, *talk(path="a")),
+        run("d", traces=[traced([*odd], tools=[BASH, READ])]),
+        run("e", 0, *talk(steps=30)),
+        run(
+            "f",
+            traces=[
+                traced([SYSTEM, USER, calls(call("x", {"limit": {"deep": None}}), content="Now.")], tools=[tool("x")])
+            ],
+        ),
+    ]
+
+
+async def export(log: MemoryBus, target: Path, maker: Maker, layout: Layout | None = None, *records: Any) -> None:
+    for record in records or sessions():
+        await log.publish(record)
+    await export_dataset(log, target, maker, layout or Layout())
+
+
+def plain(value: Any) -> Any:
+    """Without keys that are null, as columns fill them in."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items() if v is not None}
+    return [plain(v) for v in value] if isinstance(value, list) else value
+
+
+def expected(maker: SftRows) -> dict[str, Any]:
+    """The conversations by task, as the export made them."""
+    from trainer_sink.export.examples import examples_of
+
+    found = {s.task_id: examples_of(s, maker.choice, maker.shape).taken[0].conversation for s in sessions()}
+    return {task: (c.messages, c.tools) for task, c in found.items()}
+
+
+@pytest.mark.parametrize("arguments", ["string", "object"])
+@pytest.mark.parametrize("kind", ["file", "jsonl", "parquet"])
+async def test_conversations_come_back_exactly_and_render(
+    log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, *, kind: Any, arguments: Any
+) -> None:
+    """Messages and tools as they were, also where keys and types differ from row to row, and a template takes each."""
+    maker = SftRows(shape=Shape(arguments=arguments))
+    target = tmp_path / ("x.jsonl" if kind == "file" else "x")
+    await export(log, target, maker, Layout(format="parquet" if kind == "parquet" else "jsonl"))
+    data = load("json", data_files=str(target), split="train") if kind == "file" else load(target, split="train")
+    known = expected(maker)
+    assert sorted(data["task_id"]) == sorted(known)
+    for row in data:
+        messages, tools = known[row["task_id"]]
+        assert plain(row["messages"]) == plain(messages)
+        assert row["tools"] == tools
+        text = qwen3.apply_chat_template(row["messages"], tools=row["tools"] or None, tokenize=False)
+        assert text == qwen3.apply_chat_template(messages, tools=tools or None, tokenize=False)
+        if arguments == "object":
+            qwen3.apply_chat_template(row["messages"], tools=row["tools"], chat_template=OBJECTS_ONLY, tokenize=False)
+
+
+async def test_ids_of_an_example(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any) -> None:
+    """What a trainer does with a row: ids that hold every word of it."""
+    await export(log, tmp_path / "x", SftRows(), None, run("a", 0, *talk("Ünïcode \U0001f600.", steps=3)))
+    (row,) = load(tmp_path / "x", split="train")
+    ids = qwen3.apply_chat_template(row["messages"], tools=row["tools"], tokenize=True, return_dict=True)["input_ids"]
+    text = qwen3.decode(ids)
+    assert all(
+        word in text for word in ("größe.py", "Ünïcode \U0001f600.", '"limit": 2', "line 2 → é", '"name": "read"')
+    )
+
+
+async def test_types_are_inferred_right_from_the_first_megabytes(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+    """A file of more than a reader's block, whose only calls, tools and reasoning would stand at its end."""
+    words = "word " * 80_000
+    records = [run(f"a{n:02}", traces=[traced([USER, says(f"{n} {words}")], tools=[])]) for n in range(30)]
+    records += [run("z", 0, *talk(steps=3)), run("zz", traces=[traced(talk("2"), tools=[BASH])])]
+    await export(log, tmp_path / "f.jsonl", SftRows(), None, *records)
+    assert (tmp_path / "f.jsonl").stat().st_size > 11 << 20
+    data = load("json", data_files=str(tmp_path / "f.jsonl"), split="train")
+    rows = {row["task_id"]: row for row in data}
+    assert len(rows) == 32
+    assert plain(rows["z"]["messages"]) == talk(steps=3)
+    assert (rows["z"]["tools"], rows["zz"]["tools"], rows["a00"]["tools"]) == ([READ], [BASH], [])
+
+
+async def test_tools_as_text(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+    """For readers that have no type for JSON."""
+    await export(log, tmp_path / "x", SftRows(shape=Shape(tools="string")), Layout(format="parquet"))
+    data = load("parquet", data_files=str(tmp_path / "x" / "data" / "*.parquet"), split="train")
+    tools = {row["task_id"]: json.loads(row["tools"]) for row in data}
+    assert tools == {task: known for task, (_, known) in expected(SftRows()).items()}
+
+
+async def test_splits_and_images(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+    """Both splits of a directory; contents of text and images side by side."""
+    look = {
+        "role": "user",
+        "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x:y"}}],
+    }
+    records = [run(f"t{n}", 0, *([look, says(f"b{n}")] if n % 2 else talk(f"{n}"))) for n in range(12)]
+    layout = Layout(split=Split(validation=0.4))
+    await export(log, tmp_path / "x", SftRows(shape=Shape(images="keep")), layout, *records)
+    data = load(tmp_path / "x")
+    assert set(data) == {"train", "validation"}
+    assert sum(len(split) for split in data.values()) == 12
+    assert not set(data["train"]["task_id"]) & set(data["validation"]["task_id"])
+    row = next(r for split in data.values() for r in split if r["task_id"] == "t1")
+    assert row["messages"] == [look, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+async def test_pairs(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, *, format_: Any) -> None:
+    """The prompt and either answer render as one conversation."""
+    records = [run("t", i, *talk(f"try {i}", steps=i), group_size=2, reward=float(i)) for i in range(2)]
+    await export(log, tmp_path / "x", PreferenceRows(), Layout(format=format_), *records)
+    (row,) = load(tmp_path / "x", split="train")
+    for side, i in (("chosen", 1), ("rejected", 0)):
+        whole = row["prompt"] + row[side]
+        assert plain(whole) == talk(f"try {i}", steps=i)
+        assert f"try {i}" in qwen3.apply_chat_template(whole, tools=row["tools"], tokenize=False)
+
+
+async def test_traces(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+    """Tokens, masks and log-probabilities, as columns of numbers."""
+    await export(log, tmp_path / "x", TraceRows(), Layout(format="parquet", licence="apache-2.0"))
+    data = load(tmp_path / "x", split="train")
+    row = data[0]
+    assert (row["prompt_ids"], row["response_ids"], row["loss_mask"]) == ([1, 2], [3] * 4, [1] * 4)
+    assert (row["logprobs"], row["reward"], row["ended_at"].year) == ([-0.5] * 4, 1.0, 2023)
+    assert json.loads(row["messages"])[0]["role"] == "user"
+
+
+async def test_the_card(log: MemoryBus, tmp_path: Path) -> None:
+    """Its front matter is YAML as the hub wants it, and its numbers are right."""
+    import yaml
+
+    await export(log, tmp_path / "x", SftRows(), Layout(licence="apache-2.0", split=Split(validation=0.4)))
+    _, front, body = (tmp_path / "x" / "README.md").read_text().split("---\n", 2)
+    card = yaml.safe_load(front)
+    assert (card["license"], card["size_categories"]) == ("apache-2.0", ["n<1K"])
+    assert card["configs"][0]["data_files"][0] == {"split": "train", "path": "data/train-*"}
+    splits = {s["name"]: s for s in card["dataset_info"]["splits"]}
+    assert sum(s["num_examples"] for s in splits.values()) == 6
+    size = (tmp_path / "x" / "data" / "train-00000-of-00001.jsonl").stat().st_size
+    assert splits["train"]["num_bytes"] == size
+    assert "| `messages` | list of json |" in body
