@@ -234,3 +234,9 @@ def test_a_reader_that_is_older_reads_a_new_symbol_as_unknown(monkeypatch: pytes
     codec._parsed.cache_clear()
     assert isinstance(record, SessionEvent)
     assert record.type is SessionEventType.UNKNOWN
+
+
+@pytest.mark.parametrize("record", RECORD_TYPES, ids=lambda r: r.NAME)
+def test_a_record_of_the_newest_schema_is_read_without_resolution(record: type[Record]) -> None:
+    """Resolving a schema against itself would cost a quarter of the decoding."""
+    assert codec._resolves_to(registry.newest(record.NAME).schema_id) is None
