@@ -179,7 +179,7 @@ async def test_splits_and_images(log: MemoryBus, tmp_path: Path, load: Load) -> 
     assert sum(len(split) for split in data.values()) == 12
     assert not set(data["train"]["task_id"]) & set(data["validation"]["task_id"])
     row = next(r for split in data.values() for r in split if r["task_id"] == "t1")
-    assert row["messages"] == [look, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]
+    assert row["messages"] == [look, {"role": "assistant", "content": [{"type": "text", "text": "b1"}]}]
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
