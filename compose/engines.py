@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bus import EventLog
-from schemas import MalformedRecordError
 from schemas.records import Heartbeat, PolicyEvent, PolicyEventType
+from trainer_sink.policies import RegisteredEngine, read_timelines
+
+__all__ = [
+    "RegisteredEngine",
+    "add_engine",
+    "engine_states",
+    "live_proxies",
+    "registered_engines",
+    "remove_engine",
+    "replace_own_engine",
+]
 
 # A heartbeat that is older tells nothing of the proxy's present.
 FRESH_MS = 15_000
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredEngine:
-    """An engine that serves a policy, and who has added it."""
-
-    policy_id: str
-    url: str
-    kind: str
-    model: str = ""
-    added_by: str = ""
-    at: int = 0
-
-
 async def registered_engines(bus: EventLog) -> list[RegisteredEngine]:
-    """The engines by the timeline as it is now, in the order in which they were added."""
-    found: dict[tuple[str, str], RegisteredEngine] = {}
-    async for delivery in bus.tail(["policy.timeline"], start="earliest", until_end=True):
-        try:
-            event = delivery.decode()
-        except MalformedRecordError:  # those who read the timeline for good set it aside
-            continue
-        if not isinstance(event, PolicyEvent):
-            continue
-        key = (event.policy_id, event.engine_url)
-        if event.type is PolicyEventType.ENGINE_ADDED:
-            found[key] = RegisteredEngine(*key, event.engine_kind, event.model, event.reason, event.at)
-        elif event.type is PolicyEventType.ENGINE_REMOVED:
-            found.pop(key, None)
-    return list(found.values())
+    """The engines by the timeline as it is now, policy by policy, in the order in which they were added."""
+    return (await read_timelines(bus)).engines()
 
 
 async def live_proxies(bus: EventLog) -> list[Heartbeat]:
@@ -102,10 +86,8 @@ async def remove_engine(bus: EventLog, *, policy_id: str, url: str, reason: str 
 
 
 async def replace_own_engine(bus: EventLog, engine: RegisteredEngine) -> None:
-    """Adds a stack's engine; those that the same stack has added before, and that a crash kept it from removing, go first."""
-    for old in await registered_engines(bus):
-        if old.added_by == engine.added_by and (old.policy_id, old.url) != (engine.policy_id, engine.url.rstrip("/")):
-            await remove_engine(bus, policy_id=old.policy_id, url=old.url, reason="its stack has another engine now")
+    """Adds a stack's engine, then removes those that the same stack has added before and that a crash kept it from removing."""
+    before = await registered_engines(bus)
     await add_engine(
         bus,
         policy_id=engine.policy_id,
@@ -114,6 +96,9 @@ async def replace_own_engine(bus: EventLog, engine: RegisteredEngine) -> None:
         model=engine.model,
         added_by=engine.added_by,
     )
+    for old in before:  # afterwards, so that the policy is never without one
+        if old.added_by == engine.added_by and (old.policy_id, old.url) != (engine.policy_id, engine.url.rstrip("/")):
+            await remove_engine(bus, policy_id=old.policy_id, url=old.url, reason="its stack has another engine now")
 
 
 def _now_ms() -> int:

@@ -23,6 +23,7 @@ from compose.cli import (
     evaluate,
     export,
     harness,
+    policy,
     replay,
     running,
     session,
@@ -62,6 +63,7 @@ app.add_typer(blobs.app, name="blobs")
 app.add_typer(eval_.app, name="eval")
 app.add_typer(export.app, name="export")
 app.add_typer(engine.app, name="engine")
+app.add_typer(policy.app, name="policy")
 app.add_typer(harness.app, name="harness")
 app.add_typer(ca.app, name="ca")
 app.add_typer(api.app, name="api")

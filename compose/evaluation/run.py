@@ -13,8 +13,9 @@ from compose.cli.task_file import check_spec, request_of
 from compose.errors import usage
 from compose.evaluation.report import Attempt, Report
 from compose.watch import Progress, follow
-from schemas.records import PolicyEvent, PolicyEventType, ScoredTrajectory
+from schemas.records import ScoredTrajectory
 from schemas.task import HarnessSpec, TaskSpec
+from trainer_sink.policies import read_timelines
 
 NOBODY: Final = "evaluation"
 """The trainer that an evaluation's results are for: there is none, so no trainer learns from the test set."""
@@ -75,13 +76,8 @@ def plan(
 
 async def published_version(bus: Bus, policy_id: str) -> str:
     """The newest version on the policy's timeline; empty where none was published."""
-    version = ""
-    async for delivery in bus.tail(["policy.timeline"], start="earliest", until_end=True):
-        event = delivery.decode() if delivery.value else None
-        is_meant = isinstance(event, PolicyEvent) and event.policy_id == policy_id
-        if is_meant and isinstance(event, PolicyEvent) and event.type is PolicyEventType.PUBLISHED:
-            version = event.version
-    return version
+    published = (await read_timelines(bus)).of(policy_id).published
+    return published.version if published is not None else ""
 
 
 async def run(

@@ -7,6 +7,7 @@ through the engine's own control endpoints. Pushing needs httpx (extra `trainer`
 from __future__ import annotations
 
 from trainer_sink.policies.errors import EnginesUnfitError, PolicyError, PushFailedError, SupersededError
+from trainer_sink.policies.fleet import ask_engines
 from trainer_sink.policies.modes import Deadlines, EngineReport, PauseMode
 from trainer_sink.policies.reading import TimelineReader, Timelines, read_timelines
 from trainer_sink.policies.timeline import Claim, PolicyTimeline, PublishedVersion, RegisteredEngine
@@ -27,5 +28,6 @@ __all__ = [
     "SupersededError",
     "TimelineReader",
     "Timelines",
+    "ask_engines",
     "read_timelines",
 ]

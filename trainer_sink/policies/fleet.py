@@ -12,6 +12,7 @@ from bus.errors import BusError
 from trainer_sink.policies.errors import EnginesUnfitError, PolicyError, SupersededError
 from trainer_sink.policies.modes import Deadlines, EngineReport, PauseMode
 from trainer_sink.policies.reading import Timelines
+from trainer_sink.policies.timeline import PolicyTimeline
 
 if TYPE_CHECKING:
     import httpx
@@ -40,6 +41,16 @@ def engines_of(policy_id: str, timelines: Timelines, urls: Sequence[str] | None 
             f"what that policy samples. Give each its own engine: polynya engine remove {shared[0].url} --policy …"
         )
     return wanted
+
+
+async def ask_engines(timeline: PolicyTimeline, *, deadlines: Deadlines | None = None) -> list[EngineReport]:
+    """What a policy's engines say that they serve, those of a kind that can say it. Changes nothing; PolicyError without httpx."""
+    fleet = EngineFleet(deadlines=deadlines or Deadlines(), mode="retract", api_key="")
+    fleet.open()
+    try:
+        return await fleet.reports(engine.url for engine in timeline.engines.values() if engine.kind in LOADABLE)
+    finally:
+        await fleet.close()
 
 
 @dataclass(slots=True)
