@@ -12,7 +12,7 @@ APART  := deep or long or faults or all_wires
 POLYNYA_TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test test-fast test-all-wires test-deep test-long test-faults test-sdks docker-engine conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
+.PHONY: help setup demo ablation chaos test test-fast test-all-wires test-deep test-long test-faults test-sdks docker-engine conformance conformance-sglang gpu-check lint format bench schemas constraints fault-table clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -29,8 +29,11 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 	@echo "setup: done"
 
-demo: $(READY) ## the main job: real agent CLIs, real Kafka, scored trajectories
-	@$(BIN)/polynya demo
+demo: $(READY) ## the main job: a tiny model learns through the real Pi CLI, live: [SEED=n] [STEPS=n] [SCRIPTED=1]
+	@$(BIN)/polynya demo $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) $(if $(HARNESS),--harness $(HARNESS)) $(if $(SCRIPTED),--scripted)
+
+ablation: $(READY) ## per_request against prefix_merging, with and without 1/traces, on the same captured calls [STEPS=n] [GROUPS=n]
+	@$(BIN)/polynya ablation $(if $(STEPS),--live-steps $(STEPS)) $(if $(GROUPS),--groups $(GROUPS))
 
 test: $(READY) lint ## all tests, from unit to end to end (real Kafka, real CLIs)
 	@$(BIN)/polynya harness install

@@ -1,4 +1,5 @@
-"""The main job on one machine: real agent CLIs against a scripted policy, out as scored trajectories.
+"""The main job on one machine: a tiny model, rolled out through the real Pi, learns by reinforcement while one watches.
 
-In: two task files beside this page. Out: a table, one trace with its loss mask in colour, a Parquet file.
+In: the checkpoint beside this page (`model/`, made by `warm_start/`) and the task family of `family.py`. Out: the reward curve,
+`result.json`, one trace with its loss mask in colour, a Parquet file. `scripted.py` runs the same line without a model that learns.
 """

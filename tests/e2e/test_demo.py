@@ -1,4 +1,4 @@
-"""The demo, as a newcomer runs it: the real Pi and Claude Code CLIs, from nothing to a Parquet file, and nothing left running."""
+"""The demo, as a newcomer runs it: real agent CLIs, from nothing to a trained policy, and nothing left running."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -31,11 +33,10 @@ def processes_of(state_dir: Path) -> list[str]:
     return found
 
 
-def test_the_demo_runs_both_clis_and_leaves_a_file_and_no_process(tmp_path: Path) -> None:
-    """Exit code 0, a table for each CLI, eight traces with trained tokens, different rewards, no process left."""
-    state_dir = tmp_path / "demo"
+def run_demo(state_dir: Path, *options: str) -> str:
+    """Run the command to its end; what it printed. The exit code is 0, and no process is left."""
     done = subprocess.run(
-        [sys.executable, "-m", "compose.cli.main", "demo", "--state-dir", str(state_dir)],
+        [sys.executable, "-m", "compose.cli.main", "demo", "--state-dir", str(state_dir), *options],
         capture_output=True,
         text=True,
         timeout=560,
@@ -43,7 +44,57 @@ def test_the_demo_runs_both_clis_and_leaves_a_file_and_no_process(tmp_path: Path
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    assert "scripted" in done.stdout
+    assert "demo: ok" in done.stdout
+    assert processes_of(state_dir) == []
+    return done.stdout
+
+
+def check_run(state_dir: Path) -> dict[str, Any]:
+    """What holds for every run, however long: result.json, read anew."""
+    result: dict[str, Any] = json.loads((state_dir / "result.json").read_text())
+    steps = len(result["rewards"])
+    assert (result["forks"], result["lost"]) == (0, 0)
+    assert 0 < result["max_logprob_diff"] <= 1e-4
+    versions = [0, *map(int, result["versions"])]
+    assert len(versions) == steps + 1
+    assert all(before < after for before, after in pairwise(versions))
+    evaluated = sum(result[name]["sessions"] for name in ("trained", "held_out_before", "held_out_after"))
+    assert result["sessions"] == evaluated + 32 * steps
+    rows = pq.read_table(state_dir / "trajectories.parquet").to_pylist()
+    assert len(rows) == result["sessions"]
+    assert {row["harness"] for row in rows} == {"pi"}
+    assert all(sum(row["loss_mask"]) > 2 for row in rows)
+    return result
+
+
+def test_the_demo_trains_through_the_real_pi_for_two_steps(tmp_path: Path) -> None:
+    """Two bounded steps with a fixed seed: rising versions, no fork, no lost session, logprobs as the engine's, different rewards."""
+    state_dir = tmp_path / "demo"
+    printed = run_demo(state_dir, "--seed", "0", "--steps", "2")
+    result = check_run(state_dir)
+    assert "noisy imitation" in printed
+    assert (result["seed"], len(result["rewards"]), result["trained"]["sessions"]) == (0, 2, 24)
+    assert 0.1 < result["baseline"] < 0.8
+    assert all(0.1 < reward < 0.9 for reward in result["rewards"])
+
+
+@pytest.mark.deep
+def test_the_demos_reward_rises_by_a_quarter(tmp_path: Path) -> None:
+    """The whole run: the gain is reached within 30 steps, and held-out combinations rise, too."""
+    state_dir = tmp_path / "demo"
+    run_demo(state_dir, "--seed", "1")
+    result = check_run(state_dir)
+    last = result["rewards"][-5:]
+    assert sum(last) / 5 - result["baseline"] == pytest.approx(result["gain"])
+    assert result["gain"] >= 0.25
+    assert result["reached_after_s"] <= result["seconds"]
+    assert result["held_out_after"]["reward"] > result["held_out_before"]["reward"]
+
+
+def test_the_scripted_demo_runs_both_clis(tmp_path: Path) -> None:
+    """A table for each CLI, eight traces with trained tokens, different rewards."""
+    state_dir = tmp_path / "demo"
+    assert "scripted" in run_demo(state_dir, "--scripted")
     rows = pq.read_table(state_dir / "trajectories.parquet").to_pylist()
     assert sorted(r["harness"] for r in rows) == ["claude_code"] * 4 + ["pi"] * 4
     for harness in ("pi", "claude_code"):
@@ -52,5 +103,3 @@ def test_the_demo_runs_both_clis_and_leaves_a_file_and_no_process(tmp_path: Path
         assert sorted(r["reward"] for r in mine) == [0.0, 1.0, 1.0, 1.0]
         assert all(sum(r["loss_mask"]) > 50 for r in mine)
         assert {len(json.loads(r["turns"])) for r in mine} == {3, 5}
-    assert "demo: ok" in done.stdout
-    assert processes_of(state_dir) == []

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import orjson
 
+from compose.demo.warm_start import card
 from compose.demo.warm_start.train import Recipe, warm_start
 from compose.demo.warm_start.wire import capture
+from trainer_sink.policies.digest import digest_of
 
 
 def _say(line: str) -> None:
@@ -25,7 +27,10 @@ def main() -> int:
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     wire = asyncio.run(capture(_say))
-    result = warm_start(wire, chosen.out, Recipe(seed=chosen.seed), _say)
+    recipe = Recipe(seed=chosen.seed)
+    result = warm_start(wire, chosen.out, recipe, _say)
+    page = card.card(result, recipe.lessons, recipe.seed, digest_of(chosen.out))
+    (chosen.out / card.NAME).write_text(page)
     sys.stdout.buffer.write(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
     return 0
 

@@ -104,4 +104,7 @@ def _shared(network: Any, ids: list[int], rows: int) -> Any:
 
 def write_network(network: Any, directory: Path) -> None:
     """Weights, config and generation config into `directory`."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     network.save_pretrained(directory)

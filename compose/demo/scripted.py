@@ -1,4 +1,4 @@
-"""The demo, step by step: install, start, run, show, export, stop."""
+"""The demo without learning, step by step: a scripted policy through Pi and Claude Code, and what is exported of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from compose.cli.connect import open_bus
 from compose.cli.task_file import read_tasks, request_of
 from compose.errors import CommandError
-from compose.runtime_info import StackInfo
 from compose.settings import StackSettings
 from compose.watch import Progress, follow
 from schemas.records import ScoredTrajectory, Status
@@ -18,16 +17,6 @@ from schemas.records import ScoredTrajectory, Status
 HARNESSES = ("pi", "claude_code")
 POLICY = "scripted:compose.demo.policy:reply"
 SESSIONS_WITHIN_S = 300.0
-
-
-def install(report: Callable[[str], None]) -> None:
-    """The two agent CLIs, once, into the cache."""
-    from harnesses import ensure_installed, get
-
-    for name in HARNESSES:
-        adapter = get(name)
-        ensure_installed(adapter, progress=report)
-        report(f"{adapter.title} {adapter.version}")
 
 
 async def run_harness(
@@ -79,10 +68,3 @@ async def dead_letters(settings: StackSettings) -> int:
     names = [topic.name for topic in dead_letter_topics()]
     async with open_bus(settings) as bus:
         return len([letter async for letter in bus.tail(names, start="earliest", until_end=True)])
-
-
-def decoder(info: StackInfo) -> Callable[..., str]:
-    """Token ids to text with the stack's tokenizer."""
-    from capture_proxy.rendering import load_renderer
-
-    return load_renderer(Path(info.model_dir)).decode
