@@ -154,6 +154,8 @@ class GroupConsumer:
     async def _pump(self, numbers: frozenset[int]) -> None:
         try:
             async for _ in self._reader.read(self._start, numbers):
+                if not self._assembler.ready:
+                    continue
                 async with self._changed:
                     self._changed.notify_all()
                     await self._changed.wait_for(lambda: self._assembler.ready < self._prefetch)
@@ -176,6 +178,11 @@ class GroupConsumer:
     @policy_version.setter
     def policy_version(self, version: str) -> None:
         self._assembler.versions.own = version
+
+    @property
+    def current_version(self) -> str:
+        """The version by which lags are counted now; '' while none is known. The timeline counts for consumers of one policy."""
+        return self.policy_version or self._assembler.versions.order(self.filter.policy_id or "").newest
 
     def __aiter__(self) -> Self:
         return self

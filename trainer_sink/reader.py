@@ -116,6 +116,11 @@ class ScoredReader:
 
 async def _merged(streams: list[AsyncGenerator[Delivery, None]]) -> AsyncGenerator[Delivery, None]:
     """The records of several readers, in whatever order they come."""
+    if len(streams) == 1:  # a task per record would cost as much as decoding it
+        async with aclosing(streams[0]) as deliveries:
+            async for delivery in deliveries:
+                yield delivery
+        return
     waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while waiting:

@@ -30,6 +30,7 @@ MEASUREMENTS = {
     "bus_bytes": 300.0,
     "memory": 100.0,
     "staging": 300.0,
+    "sink": 300.0,
     "session_cost": 300.0,
 }
 """Each measurement's module and the seconds that it may take."""

@@ -1,0 +1,89 @@
+"""What the trainers' sink costs: from Kafka to padded tensors, beside a plain loop that only decodes; and its memory over a long run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from aiokafka import AIOKafkaProducer
+
+from bus import BusSettings
+from schemas.codec import encode
+from schemas.records import ScoredTrajectory
+from tests.bench.context import Bench
+from tests.bench.errors import BenchError
+from tests.bench.processes import child
+from tests.bench.report import Metric, compared, plain
+from tests.bench.sink_records import small, trajectory
+
+GROUP_SIZE = 8
+MIB = 2**20
+TOPIC = "trajectory.scored"
+WITHIN_S = 280.0
+TOGETHER = 500
+ROUNDS = 2
+"""Each reader runs so often, in turns; the better run counts: the other one shared the machine with something."""
+
+
+async def measure(bench: Bench) -> list[Metric]:
+    """Tokens per second and per CPU second (the baseline: the plain loop's), and resident memory after 10k and 100k trajectories."""
+    count = bench.size(1600, 160)
+    async with bench.topics("sink") as settings:
+        bench.say(f"{count} trajectories of ten turns")
+        await publish(settings, trajectory, count)
+        runs: dict[str, list[dict[str, float]]] = {"plain": [], "sink": []}
+        for _ in range(ROUNDS):
+            for reader, results in runs.items():
+                results.append(await run(reader, settings, bench.work_dir))
+        tokens = {reader: {result["tokens"] for result in results} for reader, results in runs.items()}
+        if tokens["plain"] != tokens["sink"]:
+            raise BenchError(f"the two didn't read the same: {tokens}")
+        metrics = [
+            compared(name, _best(runs["sink"], per), unit, _best(runs["plain"], per))
+            for name, per, unit in (
+                ("sink_tokens_per_second", "seconds", "tokens/s"),
+                ("sink_tokens_per_cpu_second", "cpu_s", "tokens/s"),
+            )
+        ]
+    async with bench.topics("sink-long") as settings:
+        many, early = bench.size(100_000, 5_000), bench.size(10_000, 500)
+        bench.say(f"{many} small trajectories")
+        await publish(settings, small, many)
+        long = await run("flat", settings, bench.work_dir, "--early", str(early))
+    if long["trajectories"] != many:
+        raise BenchError(f"{many} trajectories were published, {long['trajectories']} came")
+    return [
+        *metrics,
+        plain("sink_trajectories", long["trajectories"], "trajectories"),
+        compared("sink_memory", long["end_bytes"] / MIB, "MiB", long["early_bytes"] / MIB),
+        plain("sink_memory_most", long["most_bytes"] / MIB, "MiB"),
+    ]
+
+
+async def publish(settings: BusSettings, make: Callable[[int, int], ScoredTrajectory], count: int) -> None:
+    """So many trajectories, whole groups of them."""
+    producer = AIOKafkaProducer(**settings.producer_options())
+    await producer.start()
+    try:
+        topic = settings.physical(TOPIC)
+        for start in range(0, count, TOGETHER):
+            pending = []
+            for number in range(start, min(start + TOGETHER, count)):
+                one = encode(make(number, GROUP_SIZE))
+                pending.append(await producer.send(topic, value=one.value, key=one.key, headers=one.headers))
+            await asyncio.gather(*pending)
+    finally:
+        await producer.stop()
+
+
+async def run(reader: str, settings: BusSettings, work_dir: Path, *more: str) -> dict[str, float]:
+    """One reader in a process of its own, to its end."""
+    argv = ["-m", "tests.bench.sink_process", "--ready", "{ready}", "--reader", reader]
+    argv += ["--bus", settings.model_dump_json(), *more]
+    with child(f"sink-{reader}", argv, work_dir) as process:
+        return await process.ready(WITHIN_S)
+
+
+def _best(results: list[dict[str, float]], per: str) -> float:
+    return max(result["tokens"] / result[per] for result in results)
