@@ -14,6 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from compose.cli import (
+    ablation,
     api,
     blobs,
     ca,
@@ -53,6 +54,7 @@ submit.register(app)
 status.register(app)
 control.register(app)
 demo.register(app)
+ablation.register(app)
 verify.register(app)
 replay.register(app)
 evaluate.register(app)

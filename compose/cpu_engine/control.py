@@ -118,6 +118,8 @@ async def server_info(request: web.Request) -> web.Response:
         "running_requests": engine.scheduler.active_count,
         "cached_tokens": engine.scheduler.cached_tokens,
         "is_paused": engine.scheduler.is_paused,
+        "busy_s": round(engine.scheduler.busy_s, 6),
+        "up_s": round(time.monotonic() - engine.scheduler.started_at, 6),
     }
     settings = engine.settings.model_dump(mode="json", exclude={"model"})
     return json_response(

@@ -42,6 +42,9 @@ class Scheduler:
     ) -> None:
         self.version = version
         """The weight version of tokens made from now on."""
+        self.busy_s = 0.0
+        """Seconds in which the model computed since `started_at`, a moment of `time.monotonic()`."""
+        self.started_at = time.monotonic()
         self._model = model
         self._tokenizer = tokenizer
         self._cache = PrefixCache(cache_tokens)
@@ -179,6 +182,7 @@ class Scheduler:
         if not planned:
             return
         rows = [row for _, row in planned]
+        began = time.monotonic()
         try:
             results = await asyncio.get_running_loop().run_in_executor(self._worker, self._model.step, rows)
         except Exception as exc:  # step boundary: one bad step must not end the server
@@ -187,6 +191,8 @@ class Scheduler:
                 self._remove(sequence)
                 sequence.end(error=f"the engine failed on this step: {exc}")
             return
+        finally:
+            self.busy_s += time.monotonic() - began
         for (sequence, _), result in zip(planned, results, strict=True):
             sequence.pending.extend(zip(result.ids, result.logprobs, result.tops, strict=True))
             self._share_prompt(sequence)

@@ -332,6 +332,22 @@ async def test_the_engine_describes_itself(serve: Any) -> None:
     assert model["is_generation"] is True
 
 
+async def test_the_engine_counts_the_seconds_in_which_it_computes(serve: Any) -> None:
+    """`busy_s` grows with what is generated and stays while nothing is; `up_s` goes on."""
+    async with serve() as client:
+
+        async def state() -> dict[str, float]:
+            _, server = await client.get("/server_info")
+            found: dict[str, float] = server["internal_states"][0]
+            return found
+
+        before = await state()
+        await client.generate(input_ids=list(range(200)), sampling_params={"max_new_tokens": 8})
+        after = await state()
+        later = await state()
+    assert 0 <= before["busy_s"] < after["busy_s"] == later["busy_s"] <= after["up_s"] < later["up_s"]
+
+
 async def test_health_does_not_ask_the_policy(serve: Any) -> None:
     """A health check is not a model call that a script should see."""
     calls: list[str] = []
