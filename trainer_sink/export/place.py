@@ -54,7 +54,8 @@ class Place:
         if wish == "replace" and (self.is_file or self.manifest_path.exists()):
             return None
         if not self.manifest_path.exists():
-            raise ExportPlaceError(f"{self.target} is there already and is no export of ours: choose another place")
+            how = "--replace overwrites it" if self.is_file else "choose another place"
+            raise ExportPlaceError(f"{self.target} is there already and is no whole export of ours: {how}")
         manifest = read_manifest(self.manifest_path)
         if wish == "refuse":
             raise ExportPlaceError(

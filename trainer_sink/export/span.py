@@ -21,7 +21,10 @@ class ExportSourceError(SinkError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The records [begin, end) of each partition. `last` names the last one of each: another log has another one there."""
+    """The records [begin, end) of each partition that ever had one.
+
+    `last` names the last one of each: another log has another one there.
+    """
 
     topic: str = TOPIC
     begin: Mapping[int, int] = field(default_factory=dict)
@@ -33,7 +36,7 @@ class Span:
         partitions = {
             str(n): {"from": self.begin[n], "to": self.end[n], "last": self.last.get(n, "")} for n in sorted(self.end)
         }
-        return {"topic": self.topic, "partition_count": len(self.end), "partitions": partitions}
+        return {"topic": self.topic, "partitions": partitions}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -78,6 +81,7 @@ class SpanReader:
             raise ExportSourceError(
                 f"{exc} An export of what is left is a new one: choose another place, or --archive."
             ) from exc
+        ends = {n: end for n, end in ends.items() if end}  # an archive doesn't know of the others
         self.span = Span(begin={n: begin.get(n, end) for n, end in ends.items()}, end=ends, last=last)
 
 
@@ -88,21 +92,16 @@ def fingerprint(delivery: Delivery) -> str:
 
 
 async def check_same_log(log: LogReader, span: Span) -> None:
-    """Raise ExportSourceError unless the log goes on from `span`: as many partitions, no shorter, the same last records.
+    """Raise ExportSourceError unless the log goes on from `span`: no shorter, with the same records where the span ends.
 
     Records that retention has taken since can't be compared; the rest still are.
     """
     ends = await log.end_offsets(span.topic)
-    if set(ends) != set(span.end):
-        raise ExportSourceError(
-            f"the export was made from {span.topic} with {len(span.end)} partitions, this log has {len(ends)}: "
-            "it is another log; export to another place"
-        )
     for number, end in span.end.items():
-        if ends[number] < end:
+        if ends.get(number, 0) < end:
             raise ExportSourceError(
-                f"{span.topic}[{number}] ends at {ends[number]}, the export has it up to {end}: the topic was made anew; "
-                "export to another place"
+                f"{span.topic}[{number}] ends at {ends.get(number, 0)}, the export has it up to {end}: it is another log, or "
+                "the topic was made anew; export to another place"
             )
         if number in span.last and (found := await _at(log, span.topic, number, end - 1)) is not None:
             if fingerprint(found) == span.last[number]:

@@ -261,7 +261,7 @@ class TestPlaces:
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "thesis.tex").write_text("42")
         for wish in ("refuse", "append", "replace"):
-            with pytest.raises(ExportPlaceError, match="no export of ours"):
+            with pytest.raises(ExportPlaceError, match="no whole export of ours"):
                 await export_dataset(log, tmp_path / "mine", SftRows(), Layout(), existing=wish)  # type: ignore[arg-type]
         (tmp_path / "empty").mkdir()
         await export_dataset(log, tmp_path / "empty", SftRows(), Layout())
@@ -359,6 +359,20 @@ class TestLogs:
         past = ArchiveLog(tmp_path / "archive")
         manifest = await export_dataset(past, tmp_path / "d", SftRows(), Layout(), existing="append")
         assert manifest.runs[1].counts.records == 0
+
+    async def test_partitions_that_are_empty_yet(self, tmp_path: Path) -> None:
+        """An archive knows only of those with records; that makes it no other log, in either direction."""
+        async with MemoryBus(partitions=5) as bus:
+            await publish(bus, run("a"))
+            await archive(bus, tmp_path / "archive")
+            past = ArchiveLog(tmp_path / "archive")
+            await export_dataset(bus, tmp_path / "one", SftRows(), Layout())
+            await export_dataset(past, tmp_path / "two", SftRows(), Layout())
+            assert files(tmp_path / "one") == files(tmp_path / "two")
+            await export_dataset(past, tmp_path / "one", SftRows(), Layout(), existing="append")
+            await publish(bus, *(run(f"t{n}") for n in range(9)))
+            manifest = await export_dataset(bus, tmp_path / "two", SftRows(), Layout(), existing="append")
+            assert manifest.runs[1].counts.exported == 9
 
     async def test_what_comes_while_it_reads_is_for_the_next_run(self, log: MemoryBus, tmp_path: Path) -> None:
         """The end is the one that the log had at the beginning: the manifest and the rows agree."""
