@@ -58,7 +58,7 @@ test-deep: $(READY) ## what takes longer: storms of kills, random bodies into th
 	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
 
-chaos: $(READY) ## a storm of SIGKILLs over a whole fleet, at most 36 minutes: [SEED=n] [SESSIONS=n] [MINUTES=n]
+chaos: $(READY) ## a storm of SIGKILLs over a whole fleet, 25 minutes of blows at the most: [SEED=n] [SESSIONS=n] [MINUTES=n]
 	@$(BIN)/polynya harness install pi
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(MINUTES),--minutes $(MINUTES))
 
