@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainer_sink.consumer import GroupConsumer
+from trainer_sink.credit import CreditRule
 from trainer_sink.errors import CheckpointMismatchError, RecordsExpiredError, SinkError, SinkStateError
 from trainer_sink.filters import GroupFilter, SkipReason, Wishes
 from trainer_sink.groups import Group, GroupAssembler, Source
 from trainer_sink.ranks import deal, partitions_of
+from trainer_sink.sequences import TrainingSequence, sequences_of
 from trainer_sink.staleness import Staleness
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPolynyaClient",
     "CheckpointMismatchError",
+    "CreditRule",
     "Group",
     "GroupAssembler",
     "GroupConsumer",
@@ -32,9 +35,11 @@ __all__ = [
     "SkipReason",
     "Source",
     "Staleness",
+    "TrainingSequence",
     "Wishes",
     "deal",
     "partitions_of",
+    "sequences_of",
 ]
 
 

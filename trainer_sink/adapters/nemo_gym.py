@@ -162,7 +162,8 @@ def _response(ident: str, items: list[Item], trace: ApiTrace | None) -> dict[str
         "tools": [],
         "usage": {
             "input_tokens": prompt,
-            "input_tokens_details": {"cached_tokens": 0},
+            # Newer releases of the vendor's SDK want the second one, older ones let it pass.
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": sampled,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": prompt + sampled,
