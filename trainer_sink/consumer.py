@@ -10,15 +10,15 @@ from typing import Any, Final, Self, Unpack, cast
 import structlog
 
 from bus import Bus
-from bus.errors import BusError
-from schemas.records import BatchConsumed, PartitionOffset, SkippedGroup, TrainerRegistered
+from schemas.records import BatchConsumed, TrainerRegistered
 from trainer_sink.checkpoint import Checkpoint
+from trainer_sink.commits import Commits
 from trainer_sink.errors import SinkStateError
 from trainer_sink.filters import GroupFilter, Wishes
 from trainer_sink.groups import Finished, Group, GroupAssembler
 from trainer_sink.ranks import partitions_of
 from trainer_sink.reader import OnExpired, ScoredReader, Start
-from trainer_sink.registration import Registration, now_ms
+from trainer_sink.registration import Registration
 from trainer_sink.versions import TimelineFollower
 
 _log = structlog.get_logger(__name__)
@@ -80,8 +80,7 @@ class GroupConsumer:
         self._reader = ScoredReader(bus, self.trainer_id, self._assembler, until_end=until_end, on_expired=on_expired)
         self._checkpoint: Checkpoint | None = None
         self._partition_count = 0
-        self._last_batch: BatchConsumed | None = None
-        self._committing = asyncio.Lock()
+        self._commits = Commits(bus, self.trainer_id, self.filter.policy_id or "", self._assembler)
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BaseException | None = None
@@ -109,8 +108,8 @@ class GroupConsumer:
         work["beat"] = registration.beat()
         try:
             await registration.publish()
-            if self._last_batch is not None:
-                await self._bus.publish(self._last_batch)
+            if self._commits.last is not None:
+                await self._bus.publish(self._commits.last)
         except BaseException:  # what was never begun has to be closed, or Python warns of it
             for coroutine in work.values():
                 coroutine.close()
@@ -196,7 +195,7 @@ class GroupConsumer:
                 async with asyncio.timeout(REPORT_AFTER_S):
                     return await self._next()
             except TimeoutError:
-                await self._report()
+                await self._commits.report_skips()
 
     async def _next(self) -> Group:
         async with self._changed:
@@ -237,62 +236,16 @@ class GroupConsumer:
         `save` is awaited before that, with what `state_dict` will say afterwards: a trainer that keeps it beside its
         weights there never says of a step that it was trained and then, after a crash, trains other groups in it.
         """
-        async with self._committing:
-            if self._last_batch is not None and step <= self._last_batch.step:
-                raise SinkStateError(
-                    f"step {step} isn't after step {self._last_batch.step}, which is committed already"
-                )
-            ids = list(self._assembler.yielded) if groups is None else [g.group_id for g in groups]
-            if strangers := set(ids) - set(self._assembler.yielded):
-                raise KeyError(f"groups {sorted(strangers)} aren't out: committed, skipped or never yielded here")
-            staleness = self._assembler.staleness(ids)
-            batch = self._batch(
-                step,
-                ids,
-                policy_version=policy_version or self.policy_version,
-                staleness_max=staleness.max if staleness_max is None else staleness_max,
-                staleness_mean=staleness.mean if staleness_mean is None else staleness_mean,
-                details={**(details or {}), **self._details()},
-            )
-            if save is not None:
-                marks = {place.partition: place.offset for place in batch.offsets}
-                await save(self._state(marks, self._assembler.finished(also=ids), skipped={}, last_batch=batch))
-            await self._bus.publish(batch)
-            self._assembler.trained(ids)
-            self._assembler.reported(s.group_id for s in batch.skipped)
-            self._last_batch = batch
-            return batch
-
-    async def _report(self) -> None:
-        """Tell the skips that no commit has told while the trainer waits; an outage leaves them to the next report."""
-        async with self._committing:
-            if not self._assembler.skipped:
-                return
-            step = self._last_batch.step if self._last_batch is not None else 0
-            batch = self._batch(step, [], is_interim=True, details=self._details())
-            try:
-                await self._bus.publish(batch)
-            except BusError as error:
-                _log.warning("report.failed", trainer_id=self.trainer_id, error=repr(error))
-                return
-            self._assembler.reported(s.group_id for s in batch.skipped)
-
-    def _batch(self, step: int, ids: list[str], **fields: Any) -> BatchConsumed:
-        marks = self._assembler.watermarks(without=ids)
-        return BatchConsumed(
-            trainer_id=self.trainer_id,
-            step=step,
-            policy_id=self.filter.policy_id or "",
-            groups=ids,
-            skipped=[SkippedGroup(group_id=g, reason=why) for g, why in self._assembler.skipped.items()],
-            offsets=[PartitionOffset(partition=n, offset=mark) for n, mark in sorted(marks.items())],
-            at=now_ms(),
-            **fields,
+        keep = None if save is None else lambda batch: save(self._state_after(batch))
+        return await self._commits.commit(
+            step,
+            None if groups is None else [g.group_id for g in groups],
+            details=details or {},
+            save=keep,
+            staleness_max=staleness_max,
+            staleness_mean=staleness_mean,
+            policy_version=policy_version or self.policy_version,
         )
-
-    def _details(self) -> dict[str, Any]:
-        side_calls = self.side_calls
-        return {"counts": dict(self.counts), **({"side_calls": dict(side_calls)} if side_calls else {})}
 
     # -- position ----------------------------------------------------------------------------------------------------
 
@@ -302,8 +255,13 @@ class GroupConsumer:
             self._assembler.watermarks(),
             self._assembler.finished(),
             skipped=self._assembler.skipped,
-            last_batch=self._last_batch,
+            last_batch=self._commits.last,
         )
+
+    def _state_after(self, batch: BatchConsumed) -> dict[str, Any]:
+        """What `state_dict` will say once this commit is published."""
+        marks = {place.partition: place.offset for place in batch.offsets}
+        return self._state(marks, self._assembler.finished(also=batch.groups), skipped={}, last_batch=batch)
 
     def _state(
         self,
@@ -336,13 +294,13 @@ class GroupConsumer:
         checkpoint = Checkpoint.from_state(state)
         self._checkpoint = checkpoint
         self._start = cast("Start", checkpoint.start)  # `state_dict` wrote it
-        self._last_batch = checkpoint.last_batch
+        self._commits.last = checkpoint.last_batch
         self._assembler.restore(checkpoint.watermarks, checkpoint.finished, checkpoint.skipped)
 
     @property
     def last_step(self) -> int:
         """The step of the last commit, also of the one that a checkpoint holds; 0 before the first."""
-        return self._last_batch.step if self._last_batch is not None else 0
+        return self._commits.last_step
 
     @property
     def counts(self) -> Mapping[str, int]:
