@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_one_conversation_holds_all_errands_and_only_grows(monkeypatch: pytest.M
         *("user", "assistant", "tool"),
     ]
     assert asked[-1][-1]["content"].startswith("error:")
-    for earlier, later in zip(asked, asked[1:], strict=False):
+    for earlier, later in itertools.pairwise(asked):
         assert later[: len(earlier)] == earlier
 
 
