@@ -6,10 +6,12 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import structlog
 import typer
 from rich.panel import Panel
 
@@ -19,7 +21,7 @@ from compose.cli.display import masked_trace, results_table
 from compose.cli.running import start_detached, stop_detached
 from compose.cli.submit import ProgressPrinter
 from compose.errors import CommandError, usage
-from compose.runtime_info import StackInfo, running_info
+from compose.runtime_info import StackInfo, log_file, running_info
 from compose.settings import StackSettings, load
 from schemas.records import ScoredTrajectory
 
@@ -134,13 +136,27 @@ def _learning(settings: StackSettings, info: StackInfo, seed: int, steps: int | 
         async with open_bus(settings) as bus:
             return await learning.learn(bus, plan, shown, harness_version=get(HARNESS).version)
 
-    outcome, scored = asyncio.run(run())
+    with _log_apart(log_file(settings.state_dir, "demo")):
+        outcome, scored = asyncio.run(run())
     (settings.state_dir / "result.json").write_text(json.dumps(outcome.to_json(), indent=2) + "\n")
     _print_outcome(outcome, settings.state_dir)
     out.rule("[bold]4[/] what a trainer gets")
     _print_trace(max(scored, key=lambda s: (s.reward or 0.0, s.scored_at)), info)
     _export(settings)
     return outcome.failings(is_bounded=steps is not None)
+
+
+@contextmanager
+def _log_apart(path: Path) -> Iterator[None]:
+    """What trainer and bus say meanwhile goes into a file of its own: the screen is for the curve."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        before = structlog.get_config()["logger_factory"]
+        structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
+        try:
+            yield
+        finally:
+            structlog.configure(logger_factory=before)
 
 
 def _print_step(report: StepReport, rewards: Sequence[float], baseline: float) -> None:

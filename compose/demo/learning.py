@@ -184,6 +184,7 @@ class _Training:
             model=self._plan.model,
             output_dir=self._plan.output_dir,
             resume=False,
+            start=time.time_ns() // 1_000_000,  # a stack that was left running has groups of an earlier run
             policy_id=self._plan.policy_id,
             trainer_id="demo",
             groups_per_step=GROUPS_PER_STEP,
