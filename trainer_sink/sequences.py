@@ -178,7 +178,7 @@ def _trained(scored: ScoredTrajectory, leave_out: Collection[str], tally: Counte
     for trace in traces:
         if trace.branch in leave_out:
             tally[f"branch.{trace.branch}"] += 1
-        elif not any(trace.loss_mask):
+        elif b"\x01" not in trace.loss_mask:
             tally["untrained_trace"] += 1
         else:
             kept.append(trace)

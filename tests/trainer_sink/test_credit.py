@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_sink.credit import Credit, CreditRule, RewardError, ZeroVarianceError, assign, tis_weights
@@ -103,6 +103,7 @@ def test_what_credit_refuses() -> None:
         CreditRule(failed_reward=math.inf)
 
 
+@settings(deadline=None)
 @given(GROUP)
 def test_weights_of_a_session_sum_to_one(rewards: list[list[float]]) -> None:
     """However a session is fragmented, it counts once; by traces, as often as it has traces."""
@@ -111,6 +112,7 @@ def test_weights_of_a_session_sum_to_one(rewards: list[list[float]]) -> None:
     assert flat(assign(rewards, CreditRule(weighting="per_trace")).weights) == [1.0] * sum(map(len, rewards))
 
 
+@settings(deadline=None)
 @given(GROUP, st.sampled_from(["group_norm", "leave_one_out", "mean_baseline"]))
 def test_weighted_advantages_sum_to_zero(rewards: list[list[float]], advantage: str) -> None:
     """A comparison within a group neither gives nor takes: what one gains, the others lose."""
@@ -119,6 +121,7 @@ def test_weighted_advantages_sum_to_zero(rewards: list[list[float]], advantage: 
     assert total == pytest.approx(0.0, abs=1e-6 * max(1.0, np.abs(flat(credit.advantages)).max()))
 
 
+@settings(deadline=None)
 @given(BROADCAST, REWARD, st.floats(0.1, 10).map(lambda k: round(k, 2)))
 def test_normalised_advantages_ignore_shift_and_scale(rewards: list[list[float]], shift: float, scale: float) -> None:
     """Only the order and the distances of rewards matter, not their unit."""
@@ -129,6 +132,7 @@ def test_normalised_advantages_ignore_shift_and_scale(rewards: list[list[float]]
         assert flat(after.advantages) == pytest.approx(flat(before.advantages), rel=1e-6, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(BROADCAST)
 def test_splitting_a_session_changes_nothing_per_session(rewards: list[list[float]]) -> None:
     """With 1 / traces, the advantages are those of the same sessions kept whole: numpy's mean and std say which."""
@@ -164,6 +168,7 @@ def test_importance_weights_of_impossible_tokens_are_refused() -> None:
         tis_weights(one, np.array([0.0, -np.inf, 0.0]), mask)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0), st.integers(0, 1)), min_size=1, max_size=20),
     st.floats(0.1, 10),
