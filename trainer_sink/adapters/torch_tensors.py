@@ -73,10 +73,17 @@ def padded(sequences: Sequence[TrainingSequence], pad_id: int, *, max_tokens: in
         "logprobs": np.zeros(shape, np.float32),
         "versions": np.full(shape, -1, np.int64),
     }
+    positions = np.arange(shape[1])
     for row, sequence in enumerate(sequences):
-        for name, values in _columns(sequence).items():
-            columns[name][row, : sequence.length] = values
-        columns["attention_mask"][row, : sequence.length] = 1
+        # Straight into its row: columns of its own, as rows without padding have, would be written twice.
+        start, end = len(sequence.prompt_ids), sequence.length
+        columns["input_ids"][row, :start] = sequence.prompt_ids
+        columns["input_ids"][row, start:end] = sequence.response_ids
+        columns["attention_mask"][row, :end] = 1
+        columns["position_ids"][row, :end] = positions[:end]
+        columns["loss_mask"][row, start:end] = sequence.loss_mask
+        columns["logprobs"][row, start:end] = sequence.logprobs
+        columns["versions"][row, start:end] = sequence.token_versions()
     tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
     return tensors | {
         "prompt_lengths": torch.tensor([len(s.prompt_ids) for s in sequences], dtype=torch.int64),
