@@ -18,7 +18,6 @@ from bus.group_source import close_consumer, delivery_of
 from bus.settings import BusSettings
 
 _log = structlog.get_logger(__name__)
-_POLL_MS: Final = 250
 _POLL_RECORDS: Final = 500
 _PAUSE_S: Final = 0.5
 
@@ -67,7 +66,7 @@ async def read(
             consumer.seek(tp, offset)
         left = {tp for tp in tps if not until_end or begin[tp] < end[tp]}
         while left:
-            for tp, records in (await _poll(consumer, left)).items():
+            for tp, records in (await _poll(settings, consumer, left)).items():
                 for record in records:
                     if until_end and record.offset >= end[tp]:
                         break
@@ -114,10 +113,12 @@ async def _bounds(
     raise ValueError(f"start must be 'earliest', 'latest', epoch ms or offsets by (topic, partition), not {start!r}")
 
 
-async def _poll(consumer: AIOKafkaConsumer, tps: set[TopicPartition]) -> dict[TopicPartition, list[Any]]:
+async def _poll(
+    settings: BusSettings, consumer: AIOKafkaConsumer, tps: set[TopicPartition]
+) -> dict[TopicPartition, list[Any]]:
     try:
         polled: dict[TopicPartition, list[Any]] = await consumer.getmany(
-            *tps, timeout_ms=_POLL_MS, max_records=_POLL_RECORDS
+            *tps, timeout_ms=settings.fetch_wait_ms, max_records=_POLL_RECORDS
         )
     except OffsetOutOfRangeError as error:
         raise BusRefusedError(f"retention has overtaken this reader: {error!r}") from error

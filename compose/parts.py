@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from bus import BusSettings
 from compose.cli.connect import bus_settings
@@ -37,9 +38,16 @@ def internal_topics() -> list[Topic]:
     return changelog_topics()
 
 
-def bus_for(settings: StackSettings, part: str) -> BusSettings:
-    """The bus settings of one part; its name is its client id in the brokers' logs."""
-    return bus_settings(settings).model_copy(update={"client_id": f"polynya-{part}"})
+FOLLOWING_WAIT_MS: Final = 1000
+"""How long the fetch of a part that only follows small topics may wait: a record ends the wait at once."""
+
+
+def bus_for(settings: StackSettings, part: str, *, follows: bool = False) -> BusSettings:
+    """The bus settings of one part; its name is its client id in the brokers' logs. `follows`: it reads what is new, record by record."""
+    chosen: dict[str, object] = {"client_id": f"polynya-{part}"}
+    if follows:
+        chosen["fetch_wait_ms"] = FOLLOWING_WAIT_MS
+    return bus_settings(settings).model_copy(update=chosen)
 
 
 def say_ready(settings: StackSettings, part: str, facts: dict[str, object] | None = None) -> None:
@@ -135,7 +143,7 @@ def _processors(*names: str, part: str) -> Runner:
         await run_processors(
             names,
             ProcessorSettings(
-                bus=bus_for(settings, part),
+                bus=bus_for(settings, part, follows=True),
                 lease_ttl_s=settings.lease_ttl_s,
                 seal_grace_s=settings.seal_grace_s,
                 max_lag_groups=settings.max_lag_groups,
@@ -162,7 +170,7 @@ async def _proxy(settings: StackSettings) -> None:
     await run_proxy(
         ProxySettings(
             proxy_id=settings.proxy_name,
-            bus=bus_for(settings, settings.part_name or "proxy"),
+            bus=bus_for(settings, settings.part_name or "proxy", follows=True),
             spool_dir=settings.spools,
             model_dir=Path(settings.model),
             model_names=(settings.policy_id,),
@@ -203,7 +211,7 @@ async def _worker(settings: StackSettings) -> None:
             hold_s=settings.hold_s,
             heartbeat_s=settings.heartbeat_s,
         ),
-        bus_for(settings, settings.part_name or "worker"),
+        bus_for(settings, settings.part_name or "worker", follows=True),
         on_ready=lambda: say_ready(settings, settings.part_name or "worker"),
     )
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -38,7 +38,22 @@ def load_all() -> Mapping[str, Adapter]:
     directory = Path(own).expanduser()
     if not directory.is_dir():
         raise HarnessError(f"{DIRECTORY_VARIABLE} is {own!r}, which is no directory; make it, or unset the variable")
-    return dict(sorted({**packaged, **_load(directory, str(directory))}.items()))
+    return dict(sorted({**packaged, **_own(directory, _stamp(directory))}.items()))
+
+
+def _stamp(directory: Path) -> tuple[tuple[str, int, int], ...]:
+    """What changes with the definitions of a directory: they are asked for twice for each session."""
+    try:
+        found = [(entry.name, entry.stat()) for entry in directory.iterdir() if entry.name.endswith(".yaml")]
+    except OSError as error:
+        raise HarnessError(f"{directory}: can't be read: {error.strerror}") from error
+    return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found))
+
+
+@lru_cache(maxsize=4)
+def _own(directory: Path, stamp: tuple[tuple[str, int, int], ...]) -> Mapping[str, Adapter]:
+    del stamp
+    return _load(directory, str(directory))
 
 
 @cache

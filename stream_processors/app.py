@@ -34,6 +34,9 @@ def drop(table: Table, key: bytes) -> None:
 COMMIT_INTERVAL_S: Final = 0.5
 """Short, so that little is processed again after a kill; a commit waits for the changelogs to be flushed."""
 
+CHANGELOG_LINGER_S: Final = 0.05
+"""Writes of tables wait that long for others, and go out together: only commits wait for them, outputs have a producer of their own."""
+
 SESSION_TIMEOUT_S: Final = 6.0
 """The lowest that brokers accept by default: after a kill -9 its successor waits that long for the partitions."""
 
@@ -90,6 +93,7 @@ def build_app(
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=MAX_FETCH_BYTES,
         producer_acks=-1,
+        producer_linger=CHANGELOG_LINGER_S,
         producer_compression_type="zstd",
         producer_max_request_size=MAX_RECORD_BYTES,
         processing_guarantee="at_least_once",

@@ -92,6 +92,8 @@ def server_properties(node_id: int, ports: dict[int, NodePorts], log_dir: Path) 
         # One consumer per group is the rule here: waiting for more only delays it.
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 1000,
+        # An idle controller writes a record that says nothing, and syncs it, twice a second by default.
+        "metadata.max.idle.interval.ms": 5000,
         # Index files are preallocated: at the default of 10 MB each, a hundred partitions look like gigabytes.
         "log.index.size.max.bytes": 1024 * 1024,
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,

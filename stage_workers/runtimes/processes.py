@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_KERNEL_THREAD = 0x00200000
 # Each round kills what the one before it missed because it was being forked just then.
 _ROUNDS = 50
 _PAUSE_S = 0.02
@@ -62,20 +63,31 @@ class Family:
 
 
 def process_table() -> dict[int, Process]:
-    """Every process that /proc shows; those that end while we look are left out."""
+    """Every process that /proc shows, but for the kernel's own; those that end while we look are left out."""
     table: dict[int, Process] = {}
-    for entry in os.scandir(_PROC):
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (_PROC / entry.name / "stat").read_text("utf-8", "replace")
-        except OSError:
+    for name in (entry.name for entry in os.scandir(_PROC)):
+        if not name.isdigit():
             continue
         # The command's name may hold spaces and brackets: the numbers begin after the last one.
-        fields = stat.rpartition(")")[2].split()
-        pid = int(entry.name)
-        table[pid] = Process(pid, int(fields[1]), int(fields[3]), fields[4] != "0", fields[0] in "ZX")
+        fields = _read(name, "stat").rpartition(b")")[2].split()
+        if fields and not int(fields[6]) & _KERNEL_THREAD:
+            pid = int(name)
+            table[pid] = Process(pid, int(fields[1]), int(fields[3]), fields[4] != b"0", fields[0] in b"ZX")
     return table
+
+
+def _read(pid: int | str, name: str) -> bytes:
+    """What /proc says of a process, nothing where it doesn't: plain calls, since a look at the table takes hundreds."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, 65_536), b""))
+    except OSError:  # it ended meanwhile
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 def is_alive(pid: int) -> bool:
@@ -191,9 +203,8 @@ async def kill_family(family: Family, *, grace_s: float = 0.0) -> int:
 def _has_marker(pid: int, marker: bytes) -> bool:
     if not marker:
         return False
-    try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    environment = _read(pid, "environ")
+    if marker not in environment:
         return False
     # Exactly this runtime, or one of a whole worker's: `one.1` must not match `one.10`.
     return any(item == marker or item.startswith(marker + b"/") for item in environment.split(b"\0"))
@@ -203,7 +214,7 @@ def _works_in(pid: int, directory: str) -> bool:
     if not directory:
         return False
     try:
-        place = str((_PROC / str(pid) / "cwd").readlink())
+        place = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - as above
     except OSError:
         return False
     place = place.removesuffix(" (deleted)")

@@ -71,7 +71,8 @@ class Joiner:
             and row.trajectories[fact.lease_id][0].digest == fact.content_digest
         ):
             self._trajectories[_place(session_id, fact.lease_id)] = raw
-        self._sessions[key] = row.to_bytes()
+        if row != before:
+            self._sessions[key] = row.to_bytes()
         if row.revision:
             self._sweep(row, session_id)
         news = revisions(row) if is_complete(row) else []

@@ -130,8 +130,7 @@ class Orchestrator:
             return  # its books were closed after this: what it caused is told
         registered = decode(await resolve_value(first or raw, self._bus.blobs))
         assert isinstance(registered, SessionEvent)
-        for output in outputs(row, fact, registered):
-            await self._bus.publish(output)
+        await self._publish_by_topic(outputs(row, fact, registered))
 
     async def _change_group(self, fact: GroupEvent, delivery: Delivery, raw: bytes) -> None:
         if fact.type is GroupFact.FORGOTTEN:
@@ -158,6 +157,21 @@ class Orchestrator:
             fact = of(results.headers_of(record), delivery)
         if fact is not None:
             await self._bus.publish(fact)
+
+    async def _publish_by_topic(self, records: Sequence[Record]) -> None:
+        """Publish records in order within each topic, the topics side by side: nobody sees an order between two of them."""
+        by_topic: dict[str, list[Record]] = {}
+        for record in records:
+            by_topic.setdefault(record.topic, []).append(record)
+
+        async def in_order(of_one: list[Record]) -> None:
+            for record in of_one:
+                await self._bus.publish(record)
+
+        # Each is waited for, also when another failed: what is tried again mustn't meet its own first try.
+        for result in await asyncio.gather(*map(in_order, by_topic.values()), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     async def _publish(self, records: Iterable[Record]) -> None:
         """Publish records whose order doesn't matter; one by one a large group would take minutes."""

@@ -25,6 +25,8 @@ _log = structlog.get_logger(__name__)
 PUBLISH_DEADLINE_S: Final = 10.0
 TOGETHER_S: Final = 0.02
 """What comes within that is looked at once."""
+PROBE_S: Final = 1.0
+"""How often, at most, the ends of the log are asked for while all of it is read as it comes: two requests each time."""
 FORGET_BEATS_MS: Final = 3_600_000
 SWEEP_MS: Final = 60_000
 """How often the views drop what nobody can mean any more."""
@@ -55,6 +57,8 @@ class Timer:
         self._pending_groups: Pending[GroupEvent] = Pending()
         self._swept_at = 0
         self._nudged = asyncio.Event()
+        self._probe_at = 0.0
+        self._probe_s = min(PROBE_S, settings.lease_ttl_s / 8)
         self._limits = Limits(
             lease_ttl_ms=int(settings.lease_ttl_s * 1000),
             seal_grace_ms=int(settings.seal_grace_s * 1000),
@@ -74,8 +78,14 @@ class Timer:
                     await self._nudged.wait()
             await asyncio.sleep(min(self._settings.tick_s, TOGETHER_S))
             self._nudged.clear()
-            await self._views.probe()
+            await self._probe()
             await self._publish(self.due())
+
+    async def _probe(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._views.fleet.fresh_since is None or now >= self._probe_at:
+            self._probe_at = now + self._probe_s
+            await self._views.probe()
 
     async def _publish(self, facts: Sequence[Record]) -> None:
         """Publish in order; what couldn't be is due again at the next look."""

@@ -4,7 +4,7 @@ CPU seconds come from /proc, so a machine that others use, too, changes them lit
 them (sessions per second, the latency, the share of time that the slots are busy) hold for a quiet one only. The harness is
 measured by the shell that starts it, so that what the worker's other children cost (the launcher before the harness, the
 network of the sandbox, the evaluator's command) counts as ours. What the stack costs while nothing runs is measured first, per
-second; a session's figures are without it.
+second: its share in a session's figures is as large as the sessions are slow (`session_cost_ours_beyond_idle` is without it).
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds per session of each part (`parts`, beyond what it uses when idle) and of the harness; per second of an idle stack."""
+    """CPU seconds per session of each part and of the harness, per second of each part of an idle stack, and how long they ran."""
 
     parts: dict[str, float]
     harness_s: float
     idle: dict[str, float]
+    wall_s: float
     batch: Batch
     up_s: float
 
@@ -81,13 +82,15 @@ async def measure(bench: Bench) -> list[Metric]:
     waits = [float(batch.scored_at[s] - finished[s]) for s in batch.scored]
     busy_ms = sum(sealed[s] - began[s] for s in batch.scored)
     span_ms = max(sealed.values()) - min(began.values())
-    ours = sum(cost.parts.values())
+    ours, idle = sum(cost.parts.values()), sum(cost.idle.values())
+    beyond = ours - idle * cost.wall_s / len(batch.scored)
     return [
         plain("session_cost_harness", cost.harness_s * 1000, "CPU ms"),
         *(plain(f"session_cost_{part}", s * 1000, "CPU ms") for part, s in cost.parts.items()),
         compared("session_cost_ours", ours * 1000, "CPU ms", cost.harness_s * 1000),
+        compared("session_cost_ours_beyond_idle", beyond * 1000, "CPU ms", cost.harness_s * 1000),
         *(plain(f"session_idle_{part}", s * 1000, "CPU ms/s") for part, s in cost.idle.items()),
-        plain("session_idle_all", sum(cost.idle.values()) * 1000, "CPU ms/s"),
+        plain("session_idle_all", idle * 1000, "CPU ms/s"),
         plain("session_rate", len(batch.scored) / batch.wall_s, "sessions/s"),
         plain("session_exit_to_scored_p50", percentile(waits, 0.5), "ms"),
         plain("session_exit_to_scored_p90", percentile(waits, 0.9), "ms"),
@@ -128,10 +131,10 @@ async def cost_of(bench: Bench, *, sessions: int) -> Cost:
     if len(told) != sessions:
         raise BenchError(f"{len(told)} harnesses told their CPU seconds, not {sessions}")
     harness_s = sum(children for _, children in told)
-    parts = {name: (cpu.own_s - idle[name] * wall_s) / sessions for name, cpu in sorted(spent.items())}
+    parts = {name: cpu.own_s / sessions for name, cpu in sorted(spent.items())}
     parts["launches"] = sum(own for own, _ in told) / sessions
     parts["helpers"] = (spent["worker"].reaped_s - harness_s) / sessions - parts["launches"]
-    return Cost(parts, harness_s / sessions, idle, batch, up_s)
+    return Cost(parts, harness_s / sessions, idle, wall_s, batch, up_s)
 
 
 def _definition(directory: Path, times: Path) -> Path:
