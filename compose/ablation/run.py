@@ -16,7 +16,7 @@ from compose.ablation.arms import ARMS
 from compose.ablation.captured import CapturedSet, read_set
 from compose.ablation.live import LiveResult, run_live
 from compose.ablation.offline import ArmResult, settings_of, train_arm
-from compose.ablation.sessions import errand_set, pi_set
+from compose.ablation.sessions import again_set, pi_set
 from compose.demo.rollouts import rollouts
 from schemas.task import TaskSpec
 
@@ -60,7 +60,7 @@ async def run(bus: Bus, place: Place, size: Size, show: Show) -> dict[str, Any]:
     live: list[LiveResult] = []
     wanted = {
         "pi": pi_set(size.groups, SAMPLES, size.seed, place.policy_id),
-        "errands": errand_set(size.groups, SAMPLES, size.seed, place.policy_id),
+        "again": again_set(size.groups, SAMPLES, size.seed, place.policy_id),
     }
     for name, tasks in wanted.items():
         captured = await _captured(bus, tasks)

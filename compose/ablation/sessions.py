@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from compose.ablation import errand_agent
+from compose.ablation import asking_agent
 from compose.ablation.arms import Arm
 from compose.demo import family
-from schemas.task import Budgets, BuilderSpec, EvaluatorSpec, HarnessSpec, Sampling, TaskSpec
+from schemas.task import BuilderSpec, HarnessSpec, TaskSpec
 
-ERRANDS: Final = (1, 2, 3, 4)
-"""So many errands in one session, each with up to three calls; the tasks of the set differ in it."""
+TIMES: Final = 6
+"""How often the asking agent asks again: sessions that fail have eight calls and more, those that succeed two."""
 _NO_TRAINER: Final = "ablation-captured"
 
 
@@ -35,13 +33,25 @@ def pi_set(groups: int, samples: int, seed: int, policy_id: str) -> list[TaskSpe
     ]
 
 
-def errand_set(groups: int, samples: int, seed: int, policy_id: str) -> list[TaskSpec]:
-    """Several errands in one conversation of a small agent of ours: two to eight calls a session and more."""
-    rng = random.Random(seed)  # noqa: S311 - a repeatable choice, no secret
-    return [
-        _errands(n, ERRANDS[n % len(ERRANDS)], rng, samples=samples, seed=seed, policy_id=policy_id)
-        for n in range(groups)
-    ]
+def again_set(groups: int, samples: int, seed: int, policy_id: str) -> list[TaskSpec]:
+    """The same tasks through a small agent of ours that asks again while the file isn't right: two to nine calls a session."""
+    draws = family.draws(seed)
+    made = []
+    for n in range(groups):
+        combination = next(draws)
+        words = [sys.executable, str(Path(asking_agent.__file__)), combination.word, combination.file, str(TIMES)]
+        task = family.task_of(
+            combination,
+            task_id=f"ablation-again-{seed}-{n}",
+            samples=samples,
+            seed=seed * 100_000 + 50_000 + n * 100,
+            policy_id=policy_id,
+            for_trainer=_NO_TRAINER,
+        )
+        made.append(
+            task.model_copy(update={"harness": HarnessSpec(name="shell", options={"command": shlex.join(words)})})
+        )
+    return made
 
 
 def live_set(arm: Arm, groups: int, samples: int, seed: int, policy_id: str) -> list[TaskSpec]:
@@ -58,31 +68,3 @@ def live_set(arm: Arm, groups: int, samples: int, seed: int, policy_id: str) -> 
         )
         made.append(task.model_copy(update={"builder": BuilderSpec(name=arm.builder)}))
     return made
-
-
-def _errands(n: int, count: int, rng: random.Random, *, samples: int, seed: int, policy_id: str) -> TaskSpec:
-    words = rng.sample(family.WORDS, count)
-    files = rng.sample(family.FILES, count)
-    asked = [family.Combination(word, file).instruction for word, file in zip(words, files, strict=True)]
-    command = shlex.join([sys.executable, str(Path(errand_agent.__file__)), *asked])
-    return TaskSpec(
-        task_id=f"ablation-errands-{seed}-{n}",
-        instruction=" ".join(asked),
-        harness=HarnessSpec(name="shell", options={"command": command}),
-        evaluator=EvaluatorSpec(name="command", options={"command": _share_right(words, files), "score": "printed"}),
-        num_samples=samples,
-        sampling=Sampling(temperature=1.0, seed=seed * 100_000 + 50_000 + n * 100),
-        budgets=Budgets(init_s=120, run_s=120, postrun_s=60, evaluate_s=60),
-        max_attempts=2,
-        policy_id=policy_id,
-        for_trainer=_NO_TRAINER,
-        metadata={"errands": count},
-    )
-
-
-def _share_right(words: Sequence[str], files: Sequence[str]) -> str:
-    """A command that prints the share of errands that were done right."""
-    checks = "; ".join(
-        f'[ "$(cat {file} 2>/dev/null)" = {word} ] && n=$((n+1))' for word, file in zip(words, files, strict=True)
-    )
-    return f"n=0; {checks}; echo $n | awk '{{print $1 / {len(words)}}}'"

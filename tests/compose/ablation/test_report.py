@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 
-import pytest
 from rich.console import Console
 
 from compose.ablation import ARMS, ArmResult, CapturedSet
 from compose.ablation.live import LiveResult
 from compose.ablation.report import live_table, offline_table, published_line, ratios, result_json, set_line
-from compose.ablation.sessions import errand_set, live_set, pi_set
+from compose.ablation.sessions import again_set, live_set, pi_set
 from compose.cli.task_file import check_spec
 
 
@@ -47,13 +45,13 @@ def test_each_figure_stands_under_its_own_name_beside_the_published_ones() -> No
     """Updates, tokens, seconds and shares apart; the ratios are of the two arms that were published."""
     results = arm_results()
     assert ratios(results) == {"trainer_updates": 5.0, "computed_tokens": 6.0, "trainer_cpu_s": 6.0}
-    text = printed(offline_table("errands", results))
+    text = printed(offline_table("again", results))
     assert "per_request, broadcast" in text
     assert "9,000" in text
     assert "50%" in text
     assert "1185 against 218 updates (x5.4), wall-clock x5.39" in published_line()
     captured = CapturedSet({"per_request": (), "prefix_merging": ()}, ("0",), {"unrewarded": 1})
-    assert "left out: 1 unrewarded" in set_line("errands", captured)
+    assert "left out: 1 unrewarded" in set_line("again", captured)
     live = LiveResult(
         arm=ARMS[3],
         rewards=(0.4, 0.4, 0.7, 0.7, 0.7, 0.7, 0.7),
@@ -64,9 +62,9 @@ def test_each_figure_stands_under_its_own_name_beside_the_published_ones() -> No
         engine_busy_share=0.125,
     )
     assert "0.40 → 0.70 (+0.30)" in printed(live_table([live]))
-    told = json.loads(json.dumps(result_json({"errands": (captured, results)}, [live], seed=0)))
-    assert told["sets"]["errands"]["arms"][0]["arm"] == "per_request, broadcast"
-    assert told["sets"]["errands"]["per_request_over_prefix_merging"]["trainer_updates"] == 5.0
+    told = json.loads(json.dumps(result_json({"again": (captured, results)}, [live], seed=0)))
+    assert told["sets"]["again"]["arms"][0]["arm"] == "per_request, broadcast"
+    assert told["sets"]["again"]["per_request_over_prefix_merging"]["trainer_updates"] == 5.0
     assert told["live"][0]["engine_busy_share"] == 0.125
     assert told["published"]["per_request"]["trainer_updates"] == 1185
 
@@ -80,18 +78,6 @@ def test_every_arm_rolls_out_the_same_combinations_and_seeds() -> None:
     assert [tasks[0].builder.name for tasks in sets] == [arm.builder for arm in ARMS]
     names = [t.task_id for tasks in sets for t in tasks]
     assert len(set(names)) == len(names)
-    for task in [*pi_set(3, 4, 1, "p"), *errand_set(8, 4, 1, "p")]:
+    for task in [*pi_set(3, 4, 1, "p"), *again_set(3, 4, 1, "p")]:
         check_spec(task)
         assert task.for_trainer
-
-
-@pytest.mark.parametrize(("right", "share"), [(0, 0.0), (1, 0.25), (4, 1.0)])
-def test_errands_are_graded_by_their_share(right: int, share: float, tmp_path: object) -> None:
-    """The command prints how many of the four files hold their words."""
-    task = next(t for t in errand_set(8, 4, 1, "p") if t.metadata["errands"] == 4)
-    for errand in [e.strip() for e in task.instruction.split(". ")][:right]:
-        word, _, file = errand.removeprefix("Write the word ").rstrip(".").partition(" to ")
-        (tmp_path / (file if file.endswith(".txt") else f"{file}.txt")).write_text(f"{word}\n")  # type: ignore[operator]
-    command = str(task.evaluator.options["command"])
-    done = subprocess.run(["sh", "-c", command], cwd=str(tmp_path), capture_output=True, text=True, check=True)
-    assert float(done.stdout) == share

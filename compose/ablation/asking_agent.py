@@ -1,8 +1,9 @@
-"""An agent for sessions of many calls: several errands in one conversation, one after the other. A program of its own, standard library only.
+"""An agent for sessions of many calls: it asks again while its file isn't right. A program of its own, standard library only.
 
-    python errand_agent.py "Write the word heron to a.txt." "Write the word grape to b.txt." …
+    python asking_agent.py WORD FILE TIMES
 
-Whatever the model replies, the conversation is only ever appended to: a tool's result after a call, the next errand after none.
+The conversation is only ever appended to: a tool's result after a call, a new request after a reply without one. So sessions
+that fail are long, as they are with agents that try and try.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 SYSTEM = "You are a coding agent."
-CALLS_PER_ERRAND = 3
+CALLS_PER_REQUEST = 3
+AGAIN = "It is not right. Try again."
 MAX_TOKENS = 48
 
 
@@ -60,12 +62,20 @@ def result_of(call: dict[str, Any]) -> str:
     return f"wrote {path}"
 
 
-def main(errands: list[str]) -> None:
-    """All errands, one after the other."""
+def is_right(word: str, file: str) -> bool:
+    """Whether the file holds the word and nothing else."""
+    try:
+        return Path(file).read_text(errors="replace").strip() == word
+    except OSError:
+        return False
+
+
+def main(word: str, file: str, times: int) -> None:
+    """Ask once, and then up to `times` times more."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    for errand in errands:
-        messages.append({"role": "user", "content": errand})
-        for _ in range(CALLS_PER_ERRAND):
+    for request in [f"Write the word {word} to {file}.", *[AGAIN] * times]:
+        messages.append({"role": "user", "content": request})
+        for _ in range(CALLS_PER_REQUEST):
             reply = ask(messages)
             messages.append(reply)
             if not reply.get("tool_calls"):
@@ -73,7 +83,9 @@ def main(errands: list[str]) -> None:
             messages += [
                 {"role": "tool", "tool_call_id": call["id"], "content": result_of(call)} for call in reply["tool_calls"]
             ]
+        if is_right(word, file):
+            return
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
