@@ -12,6 +12,7 @@ import pytest
 
 from compose.api.reading import trajectory_json
 from schemas.records import ScoredTrajectory
+from schemas.task import TaskSpec
 from tests.trainer_sink.adapters.formats import check
 from tests.trainer_sink.hand_made import failed, forked, plain
 from trainer_sink.adapters.nemo_gym import main_line, output_items, task_of, verify_response
@@ -112,6 +113,7 @@ def test_the_task_of_a_row() -> None:
         "num_samples": 1,
         "sampling": {"top_p": 0.9, "temperature": 0.5},
     }
+    assert TaskSpec.model_validate(task).sampling.temperature == 0.5
     own = task_of(ROW | {"polynya": {"evaluator": {"name": "mine"}, "instruction": "Other."}}, TEMPLATE)
     assert (own["evaluator"], own["instruction"]) == ({"name": "mine"}, "Other.")
     assert task_of({"responses_create_params": {"input": "plain"}}, {})["instruction"] == "plain"
