@@ -113,14 +113,14 @@ def _install(names: Sequence[str]) -> None:
 
 def _learning(settings: StackSettings, info: StackInfo, seed: int, steps: int | None) -> list[str]:
     """The run; what isn't as promised."""
-    from compose.demo import learning
+    from compose.demo import family, learning
     from harnesses import get
 
     out.rule("[bold]3[/] reinforcement through the real Pi")
     out.print(
         "  The model has 0.2 M parameters. Its start is a [bold]noisy imitation[/], on purpose: it was shown demonstrations of which\n"
         "  a third were right. What rises from here on is reinforcement, by the reward of sessions alone.\n"
-        f"  Task: {learning.family.TRAINED[0].instruction} (24 combinations; 8 more are held out)"
+        f"  Task: {family.TRAINED[0].instruction} (24 combinations; 8 more are held out)"
     )
     plan = learning.Plan(
         seed=seed,

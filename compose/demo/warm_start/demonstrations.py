@@ -45,8 +45,7 @@ def demonstrate(
     word, file = combination.word, combination.file
     kind = "right"
     if rng.random() >= right:
-        kinds, shares = zip(*MISTAKES, strict=True)
-        kind = rng.choices(kinds, shares)[0]
+        kind = rng.choices([name for name, _ in MISTAKES], [share for _, share in MISTAKES])[0]
     other_word = rng.choice([other for other in WORDS if other != word])
     other_file = rng.choice([other for other in FILES if other != file])
     writes = {"right": (file, word), "word": (file, other_word), "file": (other_file, word)}

@@ -94,7 +94,7 @@ def _shared(network: Any, ids: list[int], rows: int) -> Any:
     """Keys and values of a common beginning, for so many rows."""
     from transformers import DynamicCache
 
-    cache = DynamicCache()
+    cache: Any = DynamicCache()
     if ids:
         network.model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
         for layer in cache.layers:
