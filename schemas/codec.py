@@ -69,19 +69,18 @@ def _resolves_to(schema_id: int) -> Any:
     return None if _parsed(schema_id) == today else today
 
 
-def _to_wire(value: Any, hint: Any) -> Any:
-    if is_json(hint):
-        return json_text.dump(value)
-    if value is None:
-        return None
+def _to_wire(value: Any) -> Any:
+    # The commonest first: a record has dozens of values, and is written for every step of a session.
+    if isinstance(value, str):
+        return value if isinstance(value, WireEnum) or value.isascii() else _utf8(value)
+    if value is None or isinstance(value, int | float | bytes):
+        return value
+    if isinstance(value, list | tuple):
+        return [_to_wire(v) for v in value]
+    if isinstance(value, dict):
+        return {_to_wire(k): _to_wire(v) for k, v in value.items()}
     if dataclasses.is_dataclass(value):
         return _fields(value)
-    if isinstance(value, list | tuple):
-        return [_to_wire(v, None) for v in value]
-    if isinstance(value, dict):
-        return {_to_wire(k, None): _to_wire(v, None) for k, v in value.items()}
-    if isinstance(value, str) and not isinstance(value, WireEnum):
-        return value if value.isascii() else _utf8(value)
     return value
 
 
@@ -90,10 +89,15 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+@functools.cache
+def _names(cls: type) -> tuple[tuple[str, Any], ...]:
+    """Each field with how it is written."""
+    return tuple((name, json_text.dump if is_json(hint) else _to_wire) for name, hint in field_hints(cls).items())
+
+
 def _fields(record: Any) -> dict[str, Any]:
     cls: type = type(record)
-    hints = field_hints(cls)
-    return {name: _to_wire(getattr(record, name), hint) for name, hint in hints.items()}
+    return {name: write(getattr(record, name)) for name, write in _names(cls)}
 
 
 def encode(record: Record) -> Encoded:
@@ -123,7 +127,7 @@ def _headers(record: Record) -> list[tuple[str, bytes]]:
     for name in _IN_HEADERS:
         value = getattr(record, name, None)
         if value not in (None, ""):
-            headers.append((name, _utf8(str(value)).encode()))
+            headers.append((name, str(value).encode("utf-8", "replace")))
     return headers
 
 
