@@ -32,6 +32,7 @@ from compose.cli import (
     submit,
     tasks,
     topics,
+    train,
     verify,
 )
 from compose.cli import (
@@ -64,6 +65,7 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(blobs.app, name="blobs")
 app.add_typer(eval_.app, name="eval")
 app.add_typer(export.app, name="export")
+app.add_typer(train.app, name="train")
 app.add_typer(engine.app, name="engine")
 app.add_typer(policy.app, name="policy")
 app.add_typer(harness.app, name="harness")

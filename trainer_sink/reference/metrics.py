@@ -100,11 +100,17 @@ class WeightsAndBiases:
 def sinks(settings: GrpoSettings, *, resumed: StepReport | None) -> list[MetricSink]:
     """Those that the settings ask for; TrainerError names a missing extra."""
     out = settings.output_dir
-    found: list[MetricSink] = [JsonLines(out / METRICS, resumed=resumed)]
-    if settings.tensorboard:
-        found.append(TensorBoard(out / "tensorboard", resumed_step=resumed.step if resumed else 0))
-    if settings.wandb:
-        found.append(WeightsAndBiases(out / "wandb", settings))
+    found: list[MetricSink] = []
+    try:
+        if settings.tensorboard:
+            found.append(TensorBoard(out / "tensorboard", resumed_step=resumed.step if resumed else 0))
+        if settings.wandb:
+            found.append(WeightsAndBiases(out / "wandb", settings))
+        found.insert(0, JsonLines(out / METRICS, resumed=resumed))  # last: it takes lines out of a file that is there
+    except BaseException:
+        for sink in found:
+            sink.close()
+        raise
     return found
 
 
