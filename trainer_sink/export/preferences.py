@@ -145,7 +145,7 @@ class PreferenceRows:
             return None, "several_conversations"
         talk = found.taken[0].conversation
         first = next(i for i, message in enumerate(talk.messages) if message["role"] == "assistant")
-        if first == 0:
+        if first == 0 or talk.messages[first - 1]["role"] == "system":  # TRL takes no prompt that ends with one
             return None, "no_prompt"
         return Side(scored, entry.index, scored.reward, talk, first), ""
 

@@ -66,6 +66,9 @@ class SpanReader:
             ends = _bounded(ends, self._until)
         given = self._start if isinstance(self._start, Mapping) else {}
         begin = {n: offset for (topic, n), offset in given.items() if topic == TOPIC and n in ends}
+        for number, offset in begin.items():
+            if offset > ends[number]:
+                raise ExportSourceError(f"{TOPIC}[{number}] is read up to {ends[number]}: it can't begin at {offset}")
         last: dict[int, str] = {}
         tail = self._log.tail([TOPIC], start=self._start, until_end=True)
         try:

@@ -239,6 +239,8 @@ async def test_a_span_of_offsets(log: MemoryBus, tmp_path: Path) -> None:
     assert again.runs == first.runs
     with pytest.raises(ExportSourceError, match="before 99"):
         await export_dataset(log, tmp_path / "c.jsonl", SftRows(), Layout(), until={0: 99})
+    with pytest.raises(ExportSourceError, match="can't begin at 99"):
+        await export_dataset(log, tmp_path / "c.jsonl", SftRows(), Layout(), start={(TOPIC, 1): 99})
 
 
 class TestPlaces:

@@ -13,6 +13,7 @@ from bus.memory import MemoryBus
 from schemas.records import ScoredTrajectory
 from tests.trainer_sink.export.talks import BASH, READ, SYSTEM, USER, call, calls, result, run, says, talk, tool, traced
 from trainer_sink.export.dataset import Layout, Maker, Split, export_dataset
+from trainer_sink.export.examples import Acceptance
 from trainer_sink.export.preferences import PreferenceRows
 from trainer_sink.export.sft import SftRows
 from trainer_sink.export.shape import Shape
@@ -24,6 +25,8 @@ OBJECTS_ONLY = (
     "{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v|tojson }}{% endfor %}{% endfor %}{% endfor %}"
 )
 """A template in the manner of those that go through a call's arguments one by one."""
+
+TINY_MODEL = Path(__file__).parents[3] / "compose" / "demo" / "model"
 
 Load = Callable[..., Any]
 
@@ -64,6 +67,14 @@ def qwen3() -> Any:
     directory = ensure_tokenizer()
     template = json.loads((directory / "tokenizer_config.json").read_text())["chat_template"]
     return PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"), chat_template=template)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Any:
+    """The tokenizer and template of the demo's model."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(TINY_MODEL)
 
 
 def sessions() -> list[ScoredTrajectory]:
@@ -132,15 +143,16 @@ async def test_conversations_come_back_exactly_and_render(
             qwen3.apply_chat_template(row["messages"], tools=row["tools"], chat_template=OBJECTS_ONLY, tokenize=False)
 
 
-async def test_ids_of_an_example(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any) -> None:
+async def test_ids_of_an_example(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, tiny: Any) -> None:
     """What a trainer does with a row: ids that hold every word of it."""
     await export(log, tmp_path / "x", SftRows(), None, run("a", 0, *talk("Ünïcode \U0001f600.", steps=3)))
     (row,) = load(tmp_path / "x", split="train")
-    ids = qwen3.apply_chat_template(row["messages"], tools=row["tools"], tokenize=True, return_dict=True)["input_ids"]
-    text = qwen3.decode(ids)
-    assert all(
-        word in text for word in ("größe.py", "Ünïcode \U0001f600.", '"limit": 2', "line 2 → é", '"name": "read"')
-    )
+    for tokenizer in (qwen3, tiny):
+        whole = tokenizer.apply_chat_template(row["messages"], tools=row["tools"], tokenize=True, return_dict=True)
+        text = tokenizer.decode(whole["input_ids"])
+        assert all(
+            word in text for word in ("größe.py", "Ünïcode \U0001f600.", '"limit": 2', "line 2 → é", '"name": "read"')
+        )
 
 
 async def test_types_are_inferred_right_from_the_first_megabytes(log: MemoryBus, tmp_path: Path, load: Load) -> None:
@@ -218,3 +230,56 @@ async def test_the_card(log: MemoryBus, tmp_path: Path) -> None:
     size = (tmp_path / "x" / "data" / "train-00000-of-00001.jsonl").stat().st_size
     assert splits["train"]["num_bytes"] == size
     assert "| `messages` | list of json |" in body
+
+
+@pytest.mark.deep
+async def test_trl_finds_the_prompt_in_both_answers(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any) -> None:
+    """Its explicit-prompt form, with calls and tools."""
+    from trl.data_utils import apply_chat_template, is_conversational
+
+    records = [run("t", i, *talk(f"try {i}", steps=i), group_size=2, reward=float(i)) for i in range(2)]
+    await export(log, tmp_path / "x", PreferenceRows(), None, *records)
+    (row,) = load(tmp_path / "x", split="train")
+    assert is_conversational(row)
+    texts = apply_chat_template({k: row[k] for k in ("prompt", "chosen", "rejected")}, qwen3, tools=row["tools"])
+    assert texts["prompt"].endswith("<|im_start|>assistant\n")
+    assert texts["chosen"].count("<tool_call>") == 1
+    assert texts["rejected"].count("<tool_call>") == 0
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["sft", "preferences"])
+async def test_trl_trains_on_it(log: MemoryBus, tmp_path: Path, load: Load, tiny: Any, *, kind: str) -> None:
+    """A step of a real SFTTrainer and of a real DPOTrainer, whose own preparation of data takes our columns as they are."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+    maker = SftRows(acceptance=Acceptance(min_reward=None)) if kind == "sft" else PreferenceRows()
+    records = [run(f"t{n}", i, *talk(f"{n}/{i}"), group_size=2, reward=float(i)) for n in range(4) for i in range(2)]
+    await export(log, tmp_path / "x", maker, None, *records)
+    config, trainer = (SFTConfig, SFTTrainer) if kind == "sft" else (DPOConfig, DPOTrainer)
+    made = trainer(
+        model=AutoModelForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32),
+        processing_class=tiny,
+        train_dataset=load(tmp_path / "x", split="train"),
+        args=config(
+            output_dir=str(tmp_path / "out"),
+            max_steps=1,
+            logging_steps=1,
+            per_device_train_batch_size=2,
+            learning_rate=0.01,
+            max_length=4096,
+            report_to=[],
+            use_cpu=True,
+            save_strategy="no",
+        ),
+    )
+    assert len(made.train_dataset) == (8 if kind == "sft" else 4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        loss = made.train().training_loss
+    finally:
+        torch.set_num_threads(threads)
+    assert 0 < loss < 20

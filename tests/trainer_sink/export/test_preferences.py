@@ -97,13 +97,14 @@ async def test_prompts_that_differ_are_no_pair(log: MemoryBus, tmp_path: Path) -
 async def test_sessions_that_cannot_be_compared_are_named(log: MemoryBus, tmp_path: Path) -> None:
     """Several conversations have no one prompt; one that the assistant began has none."""
     compacted = run(
-        "t", 2, traces=[traced([USER, says("a")]), traced([SYSTEM, USER, says("b")], index=1)], group_size=4
+        "t", 2, traces=[traced([USER, says("a")]), traced([SYSTEM, USER, says("b")], index=1)], group_size=5
     )
-    begun = run("t", 3, says("hello"), group_size=4)
-    group = [session("t", 0, 4, 1.0), session("t", 1, 4, 0.0), compacted, begun]
+    begun = run("t", 3, says("hello"), group_size=5)
+    told = run("t", 4, SYSTEM, says("hello"), group_size=5)
+    group = [session("t", 0, 5, 1.0), session("t", 1, 5, 0.0), compacted, begun, told]
     rows, counts = await pairs(log, tmp_path / "p.jsonl", *group)
     assert len(rows) == 1
-    assert counts.refused == {"several_conversations": 1, "no_prompt": 1}
+    assert counts.refused == {"several_conversations": 1, "no_prompt": 2}
 
 
 async def test_a_group_that_was_open_is_read_again(log: MemoryBus, tmp_path: Path) -> None:
