@@ -245,3 +245,13 @@ def without_sequences(group: Group, sequences: Sequence[TrainingSequence]) -> li
     """
     given = {s.session_id for s in sequences}
     return [one for one in group.scored if one.session_id not in given]
+
+
+def mean_reward(sequences: Sequence[TrainingSequence]) -> float:
+    """The mean of the outcomes of the sessions that these come from; 0 for none.
+
+    A session without a verdict that has to have a reward (because its trainer wants one for each) leaves a group's mean where it
+    is when it gets this one.
+    """
+    outcomes = {s.session_id: s.session_reward for s in sequences}
+    return sum(outcomes.values()) / len(outcomes) if outcomes else 0.0

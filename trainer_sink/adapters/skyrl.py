@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from schemas.records import ScoredTrajectory
 from trainer_sink.groups import Group
-from trainer_sink.sequences import TrainingSequence
+from trainer_sink.sequences import TrainingSequence, mean_reward
 
 # An engine's words. SkyRL's overlong filtering masks whatever isn't "stop", so a harness' own words don't go there.
 _STOP: Final = "stop"
@@ -36,6 +36,7 @@ def output_of(
     groups: Sequence[tuple[Group, Sequence[TrainingSequence]]],
     *,
     step_wise: bool | None = None,
+    ungraded: float | None = None,
     filler_id: int = 0,
     trajectory_id: type[Any] = TrajectoryID,
 ) -> dict[str, Any]:
@@ -43,19 +44,19 @@ def output_of(
 
     `step_wise` None means: where a session has several traces. False refuses such sessions (ValueError), as SkyRL would: it
     wants one row for each prompt. Each session has a row: one without a sequence is a masked row of one `filler_id` token, with its
-    own reward or else the mean of its group, which leaves the baseline where it is.
+    own reward, else `ungraded`, else the mean of its group, which leaves the baseline where it is.
     """
     rows: list[dict[str, Any]] = []
     for group, sequences in groups:
         by_session: dict[str, list[TrainingSequence]] = {}
         for sequence in sequences:
             by_session.setdefault(sequence.session_id, []).append(sequence)
-        mean = _mean([own[-1].session_reward for own in by_session.values()])
+        default = mean_reward(sequences) if ungraded is None else ungraded
         for place, one in enumerate(group.scored):
             index = place if one.spec is None else one.spec.index
             ident = trajectory_id(instance_id=group.group_id, repetition_id=index)
             own = by_session.get(one.session_id)
-            rows += [_row(s, ident, s is own[-1]) for s in own] if own else [_filler(one, ident, mean, filler_id)]
+            rows += [_row(s, ident, s is own[-1]) for s in own] if own else [_filler(one, ident, default, filler_id)]
     if not rows:
         raise ValueError("there is no session: give at least one group")
     has_forks = not all(row["is_last_step"] for row in rows)
@@ -97,11 +98,11 @@ def _row(sequence: TrainingSequence, ident: Any, is_last: bool) -> dict[str, Any
     }
 
 
-def _filler(one: ScoredTrajectory, ident: Any, mean: float, token: int) -> dict[str, Any]:
+def _filler(one: ScoredTrajectory, ident: Any, ungraded: float, token: int) -> dict[str, Any]:
     return {
         "prompt_token_ids": [token],
         "response_ids": [token],
-        "rewards": mean if one.reward is None else one.reward,
+        "rewards": ungraded if one.reward is None else one.reward,
         "loss_masks": [0],
         "stop_reasons": "error",
         "rollout_logprobs": [0.0],
@@ -119,7 +120,3 @@ def _metrics(groups: Sequence[tuple[Group, Sequence[TrainingSequence]]]) -> Mapp
         "polynya/traces": float(len(sequences)),
         "polynya/trained_tokens": float(sum(s.trained_tokens for s in sequences)),
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from schemas.records import ScoredTrajectory, Status
 from trainer_sink.groups import Group
-from trainer_sink.sequences import TrainingSequence
+from trainer_sink.sequences import TrainingSequence, mean_reward
 
 Sample = dict[str, Any]
 
@@ -26,6 +26,7 @@ def samples_of(
     group_index: int,
     first_index: int,
     reward: Literal["raw", "advantage"] = "raw",
+    ungraded: float | None = None,
     filler_id: int = 0,
 ) -> list[list[Sample]]:
     """One list for each session of the group, in index order, with a sample for each of its traces.
@@ -34,17 +35,19 @@ def samples_of(
     `reward="advantage"` puts our advantage where slime looks for the reward, and the reward into `metadata["raw_reward"]`: use it
     with `--disable-rewards-normalization` whenever sessions have different numbers of traces, since slime then normalises over the
     whole batch instead of the group. A session without a sequence becomes one sample of two `filler_id` tokens that slime
-    leaves out of the loss (`remove_sample`), because slime counts rollouts per step.
+    leaves out of the loss (`remove_sample`), because slime counts rollouts per step; its reward is its own, else `ungraded`, else
+    the mean of its group, which leaves the group's mean where it is.
     """
     rows: dict[str, list[Sample]] = {one.session_id: [] for one in group.scored}
     shared = {"group_index": group_index}
+    default = mean_reward(sequences) if ungraded is None else ungraded
     for sequence in sequences:
         index = first_index + sequence.index
         rows[sequence.session_id].append(_sample(sequence, reward) | shared | {"index": index, "rollout_id": index})
     for place, one in enumerate(group.scored):
         if not rows[one.session_id]:
             index = first_index + (place if one.spec is None else one.spec.index)
-            filler = _filler(one, filler_id, reward) | shared | {"index": index, "rollout_id": index}
+            filler = _filler(one, filler_id, reward, default) | shared | {"index": index, "rollout_id": index}
             rows[one.session_id].append(filler)
     return list(rows.values())
 
@@ -81,18 +84,19 @@ def _sample(sequence: TrainingSequence, reward: str) -> Sample:
     }
 
 
-def _filler(one: ScoredTrajectory, token: int, reward: str) -> Sample:
+def _filler(one: ScoredTrajectory, token: int, reward: str, ungraded: float) -> Sample:
     """What stands for a session that gives nothing to train: slime wants at least one response token."""
     metadata: dict[str, Any] = {"polynya": {"session_id": one.session_id, "error": one.error}}
+    raw = ungraded if one.reward is None else one.reward
     if reward == "advantage":
-        metadata["raw_reward"] = one.reward or 0.0
+        metadata["raw_reward"] = raw
     return {
         "prompt": [],
         "tokens": [token, token],
         "response": "",
         "response_length": 1,
         "label": None,
-        "reward": 0.0 if reward == "advantage" else (one.reward or 0.0),
+        "reward": 0.0 if reward == "advantage" else raw,
         "loss_mask": [0],
         "weight_versions": [],
         "rollout_log_probs": [0.0],

@@ -105,6 +105,7 @@ def test_an_ungraded_session_leaves_the_baseline_where_it_is() -> None:
     graded = dataclasses.replace(failed(), reward=-1.0)
     whole = dataclasses.replace(group(), scored=(graded, cut(), plain()))
     assert output(whole)["rewards"] == [-1.0, 0.0, 0.5]
+    assert output(group(), ungraded=0.0)["rewards"] == [1.0, 1.0, 0.0, 0.0, 0.5]
 
 
 def test_the_trainer_s_own_class_of_ids() -> None:

@@ -78,18 +78,21 @@ def test_a_session_that_gave_nothing_keeps_its_place() -> None:
     """A step of slime counts rollouts per step, so the failed session is there, out of the loss."""
     (filler,) = samples_of(group(), sequences_of(group(), RULE), group_index=0, first_index=0, filler_id=3)[1]
     assert (filler["tokens"], filler["response_length"], filler["loss_mask"]) == ([3, 3], 1, [0])
-    assert (filler["remove_sample"], filler["status"], filler["reward"]) == (True, "failed", 0.0)
+    assert (filler["remove_sample"], filler["status"], filler["reward"]) == (True, "failed", 0.5)
     assert filler["metadata"]["polynya"]["error"] == "exit 1"
 
 
 def test_rewards_raw_or_as_our_advantage() -> None:
     """Raw for slime's own normalisation; the advantage for groups with forks, with the reward kept for its metrics."""
     raw = flatten([samples_of(group(), sequences_of(group(), RULE), group_index=0, first_index=0)])
-    assert [s["reward"] for s in raw] == [1.0, 1.0, 0.0, 0.0, 0.5]
+    assert [s["reward"] for s in raw] == [1.0, 1.0, 0.5, 0.0, 0.5]  # the ungraded session leaves the mean where it is
     assert all("raw_reward" not in s["metadata"] for s in raw)
     ours = flatten([samples_of(group(), sequences_of(group(), RULE), group_index=0, first_index=0, reward="advantage")])
     assert [s["reward"] for s in ours] == [0.5, 0.5, 0.0, -0.5, 0.0]
-    assert [s["metadata"]["raw_reward"] for s in ours] == [1.0, 1.0, 0.0, 0.0, 0.5]
+    assert [s["metadata"]["raw_reward"] for s in ours] == [1.0, 1.0, 0.5, 0.0, 0.5]
+    sequences = sequences_of(group(), RULE)
+    (filler,) = samples_of(group(), sequences, group_index=0, first_index=0, ungraded=-1.0)[1]
+    assert filler["reward"] == -1.0
 
 
 @pytest.mark.parametrize(
