@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from schemas import arrays, ids
+from schemas.codec import Encoded, encode
 from schemas.records import (
     CallDisposition,
     CallState,
@@ -72,8 +74,36 @@ def small(number: int, group_size: int) -> ScoredTrajectory:
     return _scored(number, group_size, [trace], [])
 
 
+def encoded(make: Callable[[int, int], ScoredTrajectory], count: int, group_size: int) -> Iterator[Encoded]:
+    """So many records, whole groups: those of the first group, under other names, since encoding 100,000 takes minutes."""
+    first = [encode(make(number, group_size)) for number in range(group_size)]
+    old = [_names(number, group_size) for number in range(group_size)]
+    for number in range(count):
+        model, names = first[number % group_size], _names(number, group_size)
+        pairs = list(zip(old[number % group_size], names, strict=True))
+        yield Encoded(
+            model.topic,
+            _renamed(model.key, pairs),
+            _renamed(model.value, pairs),
+            [(name, _renamed(value, pairs)) for name, value in model.headers],
+        )
+
+
+def _names(number: int, group_size: int) -> tuple[bytes, ...]:
+    """What tells a record from its like; of one length each, so that a value stays well-formed."""
+    task_id = f"task-{number // group_size:08d}"
+    group_id = ids.group_id(task_id)
+    return task_id.encode(), group_id.encode(), ids.session_id(group_id, number % group_size).encode()
+
+
+def _renamed(value: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    for before, after in pairs:
+        value = value.replace(before, after)
+    return value
+
+
 def _scored(number: int, group_size: int, traces: list[Trace], calls: list[CallState]) -> ScoredTrajectory:
-    task_id = f"task-{number // group_size}"
+    task_id = f"task-{number // group_size:08d}"
     group_id = ids.group_id(task_id)
     session_id = ids.session_id(group_id, number % group_size)
     trainable = sum(t.loss_mask.count(1) for t in traces)
