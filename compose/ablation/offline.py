@@ -86,7 +86,7 @@ def train_arm(
     updates = trained = computed = 0
     kl = largest = 0.0
     cpu, wall = time.process_time(), time.monotonic()
-    for step, batch in enumerate(_batches(sequences, sequences_per_update), 1):
+    for step, batch in enumerate(batches(sequences, sequences_per_update), 1):
         # Only the first update's weights are those that sampled: later ones have names that no token carries.
         told = learner.update(batch, step, version if step == 1 else f"{arm.name} {step}", lambda *_: None)
         updates += 1 if told["sequences"] else 0
@@ -122,7 +122,8 @@ def longest_quarter_share(sequences: Sequence[TrainingSequence], calls: dict[str
     return sum(weights[s] for s in quarter) / total if total else 0.0
 
 
-def _batches(sequences: Sequence[TrainingSequence], size: int) -> Iterator[list[TrainingSequence]]:
+def batches(sequences: Sequence[TrainingSequence], size: int) -> Iterator[list[TrainingSequence]]:
+    """Batches of a fixed number of traces, the last one smaller."""
     rest = iter(sequences)
     while batch := list(itertools.islice(rest, size)):
         yield batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.table import Table
@@ -11,6 +11,7 @@ from compose.ablation.arms import PUBLISHED, Arm
 from compose.ablation.captured import CapturedSet
 from compose.ablation.live import LiveResult
 from compose.ablation.offline import ArmResult
+from compose.ablation.simulated import SimulatedResult
 
 _LAST: Final = 5
 
@@ -72,6 +73,31 @@ def live_table(results: Sequence[LiveResult]) -> Table:
     return table
 
 
+def simulated_table(results: Sequence[SimulatedResult]) -> Table:
+    """Learning in the simulated environment."""
+    table = Table(
+        title="simulated environment: the same start, tasks and seeds; a step is 32 sessions", title_justify="left"
+    )
+    headings = ("arm", "reward, first 2 → last 5 steps", "calls a session", "traces", "updates", "computed tokens")
+    for heading in (*headings, "trainer CPU s", "wall s", "engine busy"):
+        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    for one in results:
+        first, last = _mean(one.rewards[:2]), _mean(one.rewards[-_LAST:])
+        calls = one.calls_per_session
+        table.add_row(
+            one.arm.name,
+            f"{first:.2f} → {last:.2f} ({last - first:+.2f})",
+            f"{_mean(calls[:2]):.1f} → {_mean(calls[-_LAST:]):.1f}",
+            str(one.traces),
+            str(one.trainer_updates),
+            f"{one.computed_tokens:,}",
+            f"{one.trainer_cpu_s:.1f}",
+            f"{one.wall_s:.0f}",
+            f"{one.engine_busy_share:.0%}",
+        )
+    return table
+
+
 def ratios(results: Sequence[ArmResult]) -> dict[str, float]:
     """`per_request` over `prefix_merging`, both with the outcome broadcast, as it was published."""
     by_arm = {one.arm: one for one in results}
@@ -94,7 +120,10 @@ def published_line() -> str:
 
 
 def result_json(
-    sets: dict[str, tuple[CapturedSet, Sequence[ArmResult]]], live: Sequence[LiveResult], **facts: Any
+    sets: Mapping[str, tuple[CapturedSet, Sequence[ArmResult]]],
+    live: Sequence[LiveResult],
+    simulated: Sequence[SimulatedResult] = (),
+    **facts: Any,
 ) -> dict[str, Any]:
     """`result.json`."""
     return {
@@ -113,6 +142,7 @@ def result_json(
             for name, (captured, results) in sets.items()
         },
         "live": [one.to_json() for one in live],
+        "simulated": [one.to_json() for one in simulated],
         "published": {**PUBLISHED, "trainer_wall_clock_ratio": 5.39},
     }
 

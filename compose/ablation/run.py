@@ -17,12 +17,14 @@ from compose.ablation.captured import CapturedSet, read_set
 from compose.ablation.live import LiveResult, run_live
 from compose.ablation.offline import ArmResult, settings_of, train_arm
 from compose.ablation.sessions import again_set, pi_set
+from compose.ablation.simulated import SimulatedResult, simulate
 from compose.demo.rollouts import rollouts
 from schemas.task import TaskSpec
 
 SAMPLES: Final = 4
 CAPTURED_WITHIN_S: Final = 1800.0
 RESULT: Final = "result.json"
+SIMULATED: Final = "simulated.json"
 
 Show = Callable[[Any], None]
 """Takes a line of text or one of rich's tables."""
@@ -38,6 +40,8 @@ class Size:
     sequences_per_update: int
     live_steps: int
     """Of each arm; 0: no live runs."""
+    simulated_steps: int
+    """Of each arm; 0: no simulated runs."""
     seed: int
 
 
@@ -51,8 +55,31 @@ class Place:
     policy_id: str
 
 
-async def run(bus: Bus, place: Place, size: Size, show: Show) -> dict[str, Any]:
-    """All of it; what `result.json` holds, which is written after each part, so that a later one's failure costs no figure.
+async def run_simulated(model: Path, state_dir: Path, size: Size, show: Show) -> list[SimulatedResult]:
+    """The arms in the simulated environment: no stack is needed. `simulated.json` holds what is done so far."""
+    results: list[SimulatedResult] = []
+    for arm in ARMS if size.simulated_steps else ():
+        show(f"simulated: {arm.name}")
+        told = await simulate(
+            arm,
+            model,
+            state_dir / "training" / f"simulated-{arm.builder}-{arm.weighting}",
+            steps=size.simulated_steps,
+            sequences_per_update=size.sequences_per_update,
+            seed=size.seed,
+            on_step=show,
+        )
+        results.append(told)
+        (state_dir / SIMULATED).write_text(json.dumps([one.to_json() for one in results], indent=2) + "\n")
+    if results:
+        show(report.simulated_table(results))
+    return results
+
+
+async def run(
+    bus: Bus, place: Place, size: Size, show: Show, simulated: Sequence[SimulatedResult] = ()
+) -> dict[str, Any]:
+    """All that needs a stack; what `result.json` holds, which is written after each part, so that a later one's failure costs no figure.
 
     Raises TimeoutError when captured sessions don't come, and what `run_live` raises.
     """
@@ -67,7 +94,7 @@ async def run(bus: Bus, place: Place, size: Size, show: Show) -> dict[str, Any]:
         show(report.set_line(name, captured))
         sets[name] = captured, await _trained(captured, place, size)
         show(report.offline_table(name, sets[name][1]))
-        _write(place, size, sets, live)
+        _write(place, size, sets, live, simulated)
     for arm in ARMS if size.live_steps else ():
         show(f"live: {arm.name}")
         told = await run_live(
@@ -82,11 +109,11 @@ async def run(bus: Bus, place: Place, size: Size, show: Show) -> dict[str, Any]:
             on_step=lambda step: show(f"  {step.line()}"),
         )
         live.append(told)
-        _write(place, size, sets, live)
+        _write(place, size, sets, live, simulated)
     if live:
         show(report.live_table(live))
     show(report.published_line())
-    return _write(place, size, sets, live)
+    return _write(place, size, sets, live, simulated)
 
 
 async def _captured(bus: Bus, tasks: Sequence[TaskSpec]) -> CapturedSet:
@@ -108,7 +135,9 @@ async def _trained(captured: CapturedSet, place: Place, size: Size) -> list[ArmR
     return results
 
 
-def _write(place: Place, size: Size, sets: Sets, live: Sequence[LiveResult]) -> dict[str, Any]:
-    told = report.result_json(dict(sets), live, **asdict(size), samples=SAMPLES, cores=os.cpu_count())
+def _write(
+    place: Place, size: Size, sets: Sets, live: Sequence[LiveResult], simulated: Sequence[SimulatedResult]
+) -> dict[str, Any]:
+    told = report.result_json(sets, live, simulated, **asdict(size), samples=SAMPLES, cores=os.cpu_count())
     (place.state_dir / RESULT).write_text(json.dumps(told, indent=2) + "\n")
     return told
