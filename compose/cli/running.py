@@ -46,6 +46,7 @@ def up(
         str | None, typer.Option(help="what a URL speaks: sglang, vllm, vllm_chat, openai or cpu (default: sglang)")
     ] = None,
     model: Annotated[str | None, typer.Option(help="a Hugging Face model directory (default: a tiny one)")] = None,
+    policy: Annotated[str | None, typer.Option(help="the policy that its engine serves (default: default)")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="return once the stack is ready")] = False,
     state_dir: Annotated[Path | None, typer.Option(help="where the stack's state lives (default: .polynya)")] = None,
     partitions: Annotated[int | None, typer.Option(min=1)] = None,
@@ -63,6 +64,7 @@ def up(
         engine=engine,
         engine_kind=engine_kind,
         model=model,
+        policy_id=policy,
         state_dir=state_dir,
         partitions=partitions,
         run_slots=run_slots,

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from compose.cli import main, running
 from compose.cli.running import check_ports
 from compose.errors import CommandError, ExitCode
-from compose.settings import load
+from compose.settings import StackSettings, load
 
 
 @pytest.mark.parametrize("name", ["engine_port", "proxy_port", "proxy_admin_port", "forward_port"])
@@ -50,3 +50,15 @@ def test_a_slip_in_the_environment_is_told(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(running.err, "print", lambda line, **_: said.append(line))
     assert CliRunner().invoke(main.app, ["up", "--detach"]).exit_code == 0
     assert said == ["POLYNYA_PROXI_PORT is no setting and does nothing; did you mean POLYNYA_PROXY_PORT?"]
+
+
+@pytest.mark.parametrize(("arguments", "policy_id"), [(["--policy", "second"], "second"), ([], "default")])
+def test_up_says_which_policy_its_engine_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], policy_id: str
+) -> None:
+    """Sessions of another policy never get its tokens."""
+    started: list[StackSettings] = []
+    monkeypatch.setattr(running, "start_detached", lambda settings, **_: started.append(settings))
+    done = CliRunner().invoke(main.app, ["up", "--detach", "--state-dir", str(tmp_path), *arguments])
+    assert done.exit_code == 0, done.exception
+    assert [settings.policy_id for settings in started] == [policy_id]
