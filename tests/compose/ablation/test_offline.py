@@ -26,6 +26,8 @@ from schemas.records import (
 from tests.stream_processors.helpers import call, delivered
 from tests.trainer_sink.reference.tiny import write_model
 
+pytestmark = pytest.mark.component
+
 END = 40
 PER_GROUP = 4
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from compose.ablation import ARMS
 from compose.ablation.simulated import GROUPS, SAMPLES, simulate, tool_result
 from compose.demo.learning import model_dir
@@ -21,6 +23,7 @@ def test_tools_change_files_and_a_broken_call_is_text() -> None:
     assert tool_result("Done.<|im_end|>", files) is None
 
 
+@pytest.mark.component
 async def test_a_step_takes_a_batch_of_traces_an_update(tmp_path: Path) -> None:
     """Both builders see the same first step, since weights, tasks and seeds are the same; per call there are more updates of it."""
     told = []
