@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from compose.cpu_engine.lean import LeanDecoder, is_lean
 from compose.cpu_engine.ragged import ATTENTION_NAME, KeyValues, PackedRows, attend
 from compose.cpu_engine.sampling import Draw, Head, SamplingRule, Top
 
@@ -50,8 +51,7 @@ class Model:
     def __init__(self, path: Path) -> None:
         """Load `path`; raises `ModelError` when it isn't a directory with a model that this engine can serve."""
         self.path = path
-        self._module = _load(path)
-        self._head = Head(self._module.get_output_embeddings().weight)
+        self._take(_load(path))
         config = self._module.config.get_text_config()
         self.layer_count: int = config.num_hidden_layers
         self.vocab_size: int = config.vocab_size
@@ -83,12 +83,7 @@ class Model:
             else:
                 wanted.extend(range(len(ids) - len(row.targets), len(ids)))
                 draws.extend(Draw(row.rule, target=target, top=row.top) for target in row.targets)
-        hidden = self._module.base_model(
-            input_ids=torch.tensor([ids]),
-            position_ids=torch.tensor([positions]),
-            use_cache=False,
-            packed=PackedRows(tuple((row.storage, len(row.ids)) for row in rows)),
-        ).last_hidden_state[0]
+        hidden = self._hidden(ids, positions, PackedRows(tuple((row.storage, len(row.ids)) for row in rows)))
         drawn, logprobs, tops = self._head.draw(hidden[wanted], draws)
         results = []
         start = 0
@@ -109,9 +104,22 @@ class Model:
             raise ModelError(
                 f"{path} holds another architecture than the running model: {', '.join(differing[:3])} differ"
             )
+        self._take(module)
+        self.path = path
+
+    def _take(self, module: Any) -> None:
         self._module = module
         self._head = Head(module.get_output_embeddings().weight)
-        self.path = path
+        self._lean = LeanDecoder(module) if is_lean(module) else None
+
+    def _hidden(self, ids: list[int], positions: list[int], packed: PackedRows) -> torch.Tensor:
+        if self._lean is not None:
+            return self._lean(ids, positions, packed)
+        out = self._module.base_model(
+            input_ids=torch.tensor([ids]), position_ids=torch.tensor([positions]), use_cache=False, packed=packed
+        )
+        hidden: torch.Tensor = out.last_hidden_state[0]
+        return hidden
 
 
 def _load(path: Path) -> Any:

@@ -102,15 +102,23 @@ def attend(
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls in each layer, on (1, heads, tokens, head_dim)."""
     del attention_mask  # every row is causal over its own sequence: there is nothing else to mask
+    out = attend_packed(module.layer_idx, query[0], key[0], value[0], scaling=scaling, packed=packed)
+    return out.unsqueeze(0), None
+
+
+def attend_packed(
+    layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, packed: PackedRows
+) -> Tensor:
+    """Attention of (heads, tokens, head_dim) in one layer, each row over its own sequence; (tokens, heads, head_dim)."""
     outputs = []
     start = 0
     for storage, count in packed.rows:
         new = slice(start, start + count)
         past = storage.length
-        keys, values = storage.extend(module.layer_idx, key[0, :, new], value[0, :, new])
-        outputs.append(_attend_row(query[0, :, new], keys, values, past, scaling))
+        keys, values = storage.extend(layer, key[:, new], value[:, new])
+        outputs.append(_attend_row(query[:, new], keys, values, past, scaling))
         start += count
-    return torch.cat(outputs, dim=1).transpose(0, 1).unsqueeze(0), None
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).transpose(0, 1)
 
 
 def _attend_row(query: Tensor, keys: Tensor, values: Tensor, past: int, scaling: float) -> Tensor:
