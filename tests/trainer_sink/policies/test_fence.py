@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bus import BusUnavailableError
 from bus.memory import MemoryBus
 from schemas.records import PolicyEvent, PolicyEventType
 from trainer_sink.policies import SupersededError, TimelineReader
@@ -74,3 +75,21 @@ async def test_a_claim_of_another_policy_is_nothing_to_it() -> None:
         fence = await fenced(bus, clock)
         await bus.publish(PolicyEvent(policy_id="q", type=PolicyEventType.CLAIMED, trainer_id="other"))
         assert (await fence.check()).policy_id == "p"
+
+
+async def test_a_log_that_is_too_slow_is_not_believed() -> None:
+    """It ends with an error, and not with a guess or a wait for ever."""
+    clock = Clock()
+
+    class Slow(MemoryBus):
+        """Each look at the ends takes too long."""
+
+        async def end_offsets(self, topic: str) -> dict[int, int]:
+            found = await super().end_offsets(topic)
+            clock.now_s += MAX_AGE_S * 2
+            return found
+
+    async with Slow(partitions=1) as bus:
+        fence = await fenced(bus, clock)
+        with pytest.raises(BusUnavailableError, match="what it says may be old"):
+            await fence.fresh()
