@@ -63,7 +63,7 @@ def check_run(state_dir: Path) -> dict[str, Any]:
     rows = pq.read_table(state_dir / "trajectories.parquet").to_pylist()
     assert len(rows) == result["sessions"]
     assert {row["harness"] for row in rows} == {"pi"}
-    assert all(sum(row["loss_mask"]) > 2 for row in rows)
+    assert all(sum(row["loss_mask"]) > 0 for row in rows)
     return result
 
 
@@ -79,13 +79,22 @@ def test_the_demo_trains_through_the_real_pi_for_two_steps(tmp_path: Path) -> No
 
 
 @pytest.mark.deep
+def test_the_demos_reward_rises_within_ten_steps(tmp_path: Path) -> None:
+    """Ten bounded steps with a fixed seed: the last five are clearly above version 0 (offline, they are by 0.2 and more)."""
+    state_dir = tmp_path / "demo"
+    run_demo(state_dir, "--seed", "0", "--steps", "10")
+    result = check_run(state_dir)
+    last = result["rewards"][-5:]
+    assert sum(last) / 5 - result["baseline"] == pytest.approx(result["gain"])
+    assert result["gain"] > 0.1
+
+
+@pytest.mark.long
 def test_the_demos_reward_rises_by_a_quarter(tmp_path: Path) -> None:
     """The whole run: the gain is reached within 30 steps, and held-out combinations rise, too."""
     state_dir = tmp_path / "demo"
     run_demo(state_dir, "--seed", "1")
     result = check_run(state_dir)
-    last = result["rewards"][-5:]
-    assert sum(last) / 5 - result["baseline"] == pytest.approx(result["gain"])
     assert result["gain"] >= 0.25
     assert result["reached_after_s"] <= result["seconds"]
     assert result["held_out_after"]["reward"] > result["held_out_before"]["reward"]
