@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,10 +25,9 @@ class PolicyModel:
     The trained parameters are float32; with `dtype="bfloat16"` they are rounded for each computation and in what `save` writes.
     """
 
-    def __init__(self, module: Any, source: Path, *, device: str, dtype: Dtype) -> None:
+    def __init__(self, module: Any, beside: Mapping[str, bytes], *, device: str, dtype: Dtype) -> None:
         self.module = module
-        self.source = source
-        """Where the files beside the weights are copied from."""
+        self._beside = dict(beside)  # kept here: the checkpoint that a run was resumed from is removed in time
         self.device = device
         self.dtype: Dtype = dtype
         self.can_share_prefix = can_share_prefix(module)
@@ -60,7 +59,7 @@ class PolicyModel:
         except (OSError, ValueError, KeyError, RuntimeError) as exc:
             raise ModelLoadError(f"{path} can't be loaded: {exc}") from exc
         module = module.to(device).eval().requires_grad_(is_trained)
-        model = cls(module, path, device=device, dtype=dtype)
+        model = cls(module, _beside(path), device=device, dtype=dtype)
         if gradient_checkpointing:
             module.gradient_checkpointing_enable()
             module.train()  # transformers recomputes in this mode only
@@ -81,9 +80,8 @@ class PolicyModel:
         state = {name: value.detach().to("cpu", wanted) for name, value in self.module.state_dict().items()}
         self.module.config.dtype = wanted
         self.module.save_pretrained(directory, state_dict=state)
-        for file in sorted(self.source.iterdir()):
-            if file.is_file() and file.name not in _OWN and file.suffix not in _WEIGHTS:
-                shutil.copyfile(file, directory / file.name)
+        for name, data in self._beside.items():
+            (directory / name).write_bytes(data)
 
     def master(self) -> dict[str, torch.Tensor]:
         """The float32 weights, where `save` rounds them; empty where it doesn't."""
@@ -97,3 +95,9 @@ class PolicyModel:
             for name, parameter in self.module.named_parameters():
                 if name in weights:
                     parameter.copy_(weights[name])
+
+
+def _beside(path: Path) -> dict[str, bytes]:
+    """The files of a model directory that aren't weights or written by `save`, by name."""
+    files = (f for f in sorted(path.iterdir()) if f.is_file() and f.name not in _OWN and f.suffix not in _WEIGHTS)
+    return {file.name: file.read_bytes() for file in files}
