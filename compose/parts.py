@@ -42,6 +42,10 @@ FOLLOWING_WAIT_MS: Final = 1000
 """How long the fetch of a part that only follows small topics may wait: a record ends the wait at once."""
 
 
+STREAM_INTERVAL_MS: Final = 20.0
+"""Of the CPU engine's events: short for a reader, several tokens of a tiny model."""
+
+
 def bus_for(settings: StackSettings, part: str, *, follows: bool = False) -> BusSettings:
     """The bus settings of one part; its name is its client id in the brokers' logs. `follows`: it reads what is new, record by record."""
     chosen: dict[str, object] = {"client_id": f"polynya-{part}"}
@@ -117,6 +121,7 @@ async def _engine(settings: StackSettings) -> None:
             weight_version=settings.weight_version,
             token_delay_ms=settings.token_delay_ms,
             incremental_streaming_output=True,  # cumulative events cost the square of a reply
+            stream_interval_ms=STREAM_INTERVAL_MS,
         ),
     )
     stop = _stop_on_signals()  # only now: a signal while the model loads, in a thread, may end this process at once

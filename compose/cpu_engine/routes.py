@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from typing import Any, TypeVar
 
 import orjson
@@ -121,23 +123,35 @@ async def _stream(
 
 
 async def _write_events(response: web.StreamResponse, engine: Engine, writer: ReplyWriter) -> None:
-    """One event per token, or per several when the client reads more slowly than tokens come."""
+    """One event per token, or per several when they come faster than the interval or than the client reads."""
     sequence = writer.sequence
     sent = 0
+    interval_s = engine.settings.stream_interval_ms / 1000
+    due_at = 0.0
     while True:
         count = len(sequence.output_ids)
         is_over = sequence.is_over
         if sequence.error is not None:
             await _write(response, orjson.dumps(stream_error(sequence.error, 500)))
             return
-        if count > sent or is_over:
-            await _write(response, writer.event(count, engine.scheduler.version))
-            sent = count
+        left_s = due_at - time.monotonic() if interval_s else 0.0
+        if is_over or (count > sent and left_s <= 0):
+            for reached, version in _by_version(sequence, sent, count, engine.scheduler.version):
+                await _write(response, writer.event(reached, version))
+            sent, due_at = count, time.monotonic() + interval_s
         if is_over:
             return
-        if not sequence.is_over and len(sequence.output_ids) == sent:
+        if not sequence.is_over and (left_s > 0 or len(sequence.output_ids) == sent):
             sequence.changed.clear()
-            await sequence.changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s if left_s > 0 and len(sequence.output_ids) > sent else None):
+                    await sequence.changed.wait()
+
+
+def _by_version(sequence: Sequence, sent: int, count: int, version: str) -> list[tuple[int, str]]:
+    """Up to which output token each of the next events reaches, and which weights made its tokens; `version` where it has none."""
+    spans = [(min(end, count), made_by) for made_by, begin, end in sequence.spans if end > sent and begin < count]
+    return spans or [(count, version)]
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

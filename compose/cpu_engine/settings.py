@@ -28,6 +28,9 @@ class EngineSettings(BaseModel):
     weight_version: str = "default"
     incremental_streaming_output: bool = False
     """Stream events carry only what is new, rather than everything so far."""
+    stream_interval_ms: float = Field(default=0.0, ge=0.0)
+    """Least time between two stream events of one reply, but for its last: what comes faster shares one. Each costs everyone on its way more
+    than a tiny model's token does."""
     context_length: int | None = Field(default=None, ge=2)
     """Prompt and reply together, in tokens; by default what the model's config says."""
     threads: int = Field(default=1, ge=1)

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from compose.cpu_engine.routes import _by_version
+from compose.cpu_engine.sampling import SamplingRule
+from compose.cpu_engine.sequence import Limits, Sequence
+
 GREEDY = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True}
 PROMPT = "<|im_start|>user\nSay something long.<|im_end|>\n<|im_start|>assistant\n"
 
@@ -80,6 +84,39 @@ async def test_incremental_streams_add_up_to_the_plain_reply(serve: Any) -> None
     assert [token for event in events for token in event["output_ids"]] == plain["output_ids"]
     assert [value for event in events for value in logprobs(event)] == pytest.approx(logprobs(plain), abs=1e-4)
     assert [event["meta_info"]["completion_tokens"] for event in events] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+async def test_what_comes_faster_than_the_interval_shares_an_event(serve: Any, incremental: bool) -> None:
+    """The first token comes at once, the end isn't waited for, and nothing between them is lost."""
+    body = {"text": PROMPT, "return_logprob": True, "sampling_params": GREEDY}
+    async with serve(incremental_streaming_output=incremental, stream_interval_ms=60_000) as client:
+        plain = await client.generate(**body)
+        async with asyncio.timeout(50):
+            first, last = [event async for event in client.events(**body)]
+    assert first["output_ids"] == plain["output_ids"][: len(first["output_ids"])] != []
+    assert last["output_ids"] == plain["output_ids"][len(first["output_ids"]) if incremental else 0 :]
+    assert last["meta_info"]["finish_reason"] == {"type": "length", "length": 12}
+    assert last["meta_info"]["completion_tokens"] == 12
+    assert (first["text"] + last["text"] if incremental else last["text"]) == plain["text"]
+
+
+def test_an_event_has_tokens_of_one_version_only() -> None:
+    """Weights that changed between two events part them: each token comes with the version that made it."""
+    sequence = Sequence(rid="r", prompt_ids=[1], rule=SamplingRule(), limits=Limits(9, (), frozenset()), streams=True)
+    for version in ("1", "1", "1", "2", "2"):
+        sequence.take(7, -1.0, version, [])
+    assert _by_version(sequence, 1, 5, "3") == [(3, "1"), (5, "2")]
+    assert _by_version(sequence, 3, 4, "3") == [(4, "2")]
+    assert _by_version(sequence, 5, 5, "3") == [(5, "3")]
+
+
+async def test_slow_tokens_come_one_by_one(serve: Any) -> None:
+    """Where tokens are further apart than the interval, each has its own event."""
+    body = {"text": PROMPT, "sampling_params": GREEDY}
+    async with serve(incremental_streaming_output=True, stream_interval_ms=1, token_delay_ms=30) as client:
+        events = [event async for event in client.events(**body)]
+    assert [len(event["output_ids"]) for event in events] == [1] * 12
 
 
 async def test_a_seed_fixes_the_reply_whoever_runs_beside_it(serve: Any) -> None:
