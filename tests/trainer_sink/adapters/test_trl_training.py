@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,17 +111,27 @@ def taken(checkpoint: Path) -> list[Credited]:
     return asyncio.run(_groups(checkpoint))
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
     """TRL warns of its experimental interface, and torch is to leave the other core alone."""
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+        torch.set_num_threads(1)
+        yield
     torch.set_num_threads(threads)
 
 
-def _trained(checkpoint: Path, output: Path, groups: list[Credited]) -> tuple[Any, Any, dict[str, float]]:
+Step = tuple[Any, Any, dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def step(checkpoint: Path, taken: list[Credited], tmp_path_factory: pytest.TempPathFactory) -> Step:
+    """One step on the groups as they were captured."""
+    return _trained(checkpoint, tmp_path_factory.mktemp("trl"), taken)
+
+
+def _trained(checkpoint: Path, output: Path, groups: list[Credited]) -> Step:
     """(the model before, after one step of plain SGD, what TRL logged)."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -168,14 +179,12 @@ def _logprobs(model: Any, sequence: TrainingSequence) -> torch.Tensor:
     return torch.log_softmax(logits, -1).gather(1, row[len(sequence.prompt_ids) :, None])[:, 0]
 
 
-def test_a_step_is_the_gradient_of_our_credit_on_our_tokens(
-    checkpoint: Path, taken: list[Credited], tmp_path: Path
-) -> None:
+def test_a_step_is_the_gradient_of_our_credit_on_our_tokens(step: Step, taken: list[Credited]) -> None:
     """TRL's update equals a policy gradient by hand: weight x advantage on trained tokens, nothing on the tool's or the fillers'."""
     sequences = [s for _, own in taken for s in own]
     assert [len(own) for _, own in taken] == [4, 3]  # a fork and two sessions; a fork, a session, and one that failed
     assert any(s.loss_mask.min() == 0 and s.loss_mask.max() == 1 for s in sequences)
-    before, after, logged = _trained(checkpoint, tmp_path, taken)
+    before, after, logged = step
 
     assert np.isfinite(logged["loss"])
     assert logged["rewards/credit/mean"] == pytest.approx(0.0, abs=1e-6)
@@ -208,3 +217,14 @@ def test_a_step_is_the_gradient_of_our_credit_on_our_tokens(
         )
         moved = max(moved, float(wanted.abs().max()))
     assert moved > 1e-4  # it did learn something
+
+
+def test_trl_ignores_logprobs_without_vllm(step: Step, checkpoint: Path, taken: list[Credited], tmp_path: Path) -> None:
+    """As docs/adapters.md says: other behaviour logprobs make the same step. Once this fails, TRL has learned to use them."""
+    wrong = [
+        (group, [dataclasses.replace(s, logprobs=np.full_like(s.logprobs, -9.0) * s.loss_mask) for s in own])
+        for group, own in taken
+    ]
+    _, other, _ = _trained(checkpoint, tmp_path, wrong)
+    for one, same in zip(step[1].parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, same, rtol=0, atol=1e-7)
