@@ -106,6 +106,7 @@ async def cost_of(bench: Bench, *, sessions: int) -> Cost:
     times = directory / "times"
     times.mkdir(parents=True)
     env = {"POLYNYA_HARNESS_DIR": str(_definition(directory, times)), "POLYNYA_RUN_SLOTS": str(AT_ONCE)}
+    await bench.close()  # what others started would be measured, too
     bench.say("starting a whole stack")
     began = time.monotonic()
     async with running_stack(directory, policy=POLICY, env=env) as stack:
