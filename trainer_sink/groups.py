@@ -20,8 +20,8 @@ from trainer_sink.staleness import Staleness
 from trainer_sink.versions import Versions
 
 # Finished groups of a partition that are remembered below its watermark, to recognise late repeats. A repeat comes
-# from a restarted joiner, seconds to minutes later; 10,000 groups at 36 bytes cost a checkpoint 0.4 MB a partition.
-REMEMBERED_GROUPS: Final = 10_000
+# from a restarted joiner, seconds to minutes later; 2,000 groups cost a checkpoint 0.12 MB a partition.
+REMEMBERED_GROUPS: Final = 2_000
 
 # An open group that so many groups of its partition have overtaken will never be whole: it began before this sink's start, or
 # retention took a part of it. Those that run are as many as a trainer's lag allows, so none of them is overtaken like that.
