@@ -72,7 +72,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """An offline run under `wandb/`; `wandb sync` uploads it."""
+    """An offline run under `wandb/`, which it makes itself; `wandb sync` uploads it."""
 
     def __init__(self, directory: Path, settings: GrpoSettings) -> None:
         try:
@@ -105,7 +105,7 @@ def sinks(settings: GrpoSettings, *, resumed: StepReport | None) -> list[MetricS
         if settings.tensorboard:
             found.append(TensorBoard(out / "tensorboard", resumed_step=resumed.step if resumed else 0))
         if settings.wandb:
-            found.append(WeightsAndBiases(out / "wandb", settings))
+            found.append(WeightsAndBiases(out, settings))
         found.insert(0, JsonLines(out / METRICS, resumed=resumed))  # last: it takes lines out of a file that is there
     except BaseException:
         for sink in found:

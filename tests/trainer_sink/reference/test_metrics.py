@@ -97,7 +97,7 @@ def test_wandb_gets_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
     settings = GrpoSettings(model=tmp_path, output_dir=tmp_path, trainer_id="me")
-    sink = WeightsAndBiases(tmp_path / "wandb", settings)
+    sink = WeightsAndBiases(tmp_path, settings)
     sink.add(report(1))
     sink.close()
     begun, logged, end = told
