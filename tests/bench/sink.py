@@ -28,7 +28,7 @@ ROUNDS = 2
 
 async def measure(bench: Bench) -> list[Metric]:
     """Tokens per second and per CPU second (the baseline: the plain loop's), and resident memory after 10k and 100k trajectories."""
-    count = bench.size(800, 80)
+    count = bench.size(800, 240)
     async with bench.topics("sink") as settings:
         bench.say(f"{count} trajectories of ten turns")
         await publish(settings, trajectory, count)
