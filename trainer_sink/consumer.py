@@ -99,21 +99,17 @@ class GroupConsumer:
         elif self._start == "latest":
             # Fixed now, so that a checkpoint taken before the first record doesn't mean a later "latest".
             self._assembler.restore({n: ends[n] for n in numbers}, {}, {})
-        work = {"read": self._pump(numbers)}
+        follower = None
         if self.filter.policy_id is not None or self.filter.max_policy_lag is not None:
             follower = TimelineFollower(self._bus, self._assembler.versions, self.filter.policy_id)
             await follower.catch_up()
-            work["timeline"] = follower.run()
         registration = Registration(self._bus, self._registration(numbers))
-        work["beat"] = registration.beat()
-        try:
-            await registration.publish()
-            if self._commits.last is not None:
-                await self._bus.publish(self._commits.last)
-        except BaseException:  # what was never begun has to be closed, or Python warns of it
-            for coroutine in work.values():
-                coroutine.close()
-            raise
+        await registration.publish()
+        if self._commits.last is not None:
+            await self._bus.publish(self._commits.last)
+        work = {"read": self._pump(numbers), "beat": registration.beat()}
+        if follower is not None:
+            work["timeline"] = follower.run()
         self._tasks = [asyncio.create_task(c, name=f"sink-{self.trainer_id}-{name}") for name, c in work.items()]
         return self
 

@@ -11,7 +11,7 @@ import structlog
 
 from bus import Bus
 from bus.deliveries import Delivery, Start
-from bus.errors import BusError
+from bus.errors import BusError, BusUnavailableError
 from schemas import MalformedRecordError, UnknownSchemaIdError
 from schemas.records import PolicyEvent, PolicyEventType, ScoredTrajectory
 from trainer_sink.policies.timeline import PolicyTimeline
@@ -63,8 +63,13 @@ class TimelineFollower:
 
     async def catch_up(self) -> None:
         """Read what stands there now; raises BusError when Kafka doesn't give it in time, UnknownSchemaIdError (upgrade)."""
-        async with asyncio.timeout(CATCH_UP_S):
-            await self._read(until_end=True)
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._read(until_end=True)
+        except TimeoutError as late:
+            raise BusUnavailableError(
+                f"{TOPIC} wasn't read to its end within {CATCH_UP_S:.0f} s: see whether Kafka runs"
+            ) from late
 
     async def run(self) -> None:
         """Read along until cancelled. While it can't, the newest version that is known stays the current one."""
