@@ -10,6 +10,7 @@ from typing import Any
 from compose.cpu_engine.scripted import Scripted
 from compose.trial import policy as trial
 from compose.trial.script import MARK
+from examples import policy as examples
 from tests.e2e import swe
 
 ASSISTANT = "<|im_start|>assistant\n"
@@ -21,11 +22,13 @@ def _number(prompt: str, name: str, default: float) -> float:
 
 
 def reply(prompt: str, request: Mapping[str, Any]) -> Scripted:
-    """`turns=N` tool calls of `note`, then a closing sentence; `delay_ms=D` between two tokens. A trial and a repair go by their own scripts."""
+    """`turns=N` tool calls of `note`, then a closing sentence; `delay_ms=D` between two tokens. Trials, repairs and examples go by their own scripts."""
     if MARK in prompt:
         return Scripted(trial.reply(prompt, request))
     if swe.MARK in prompt:
         return Scripted(swe.reply(prompt))
+    if (said := examples.answer(prompt)) is not None:
+        return Scripted(said)
     turn = prompt.count(ASSISTANT) - 1
     delay_ms = _number(prompt, "delay_ms", 0.0)
     if turn < _number(prompt, "turns", 1):
