@@ -55,7 +55,8 @@ class GrpoSettings(BaseModel):
         default="per_session", description="per_session: a trace weighs 1 / traces of its session"
     )
     zero_variance: ZeroVariance = Field(
-        default="drop", description="what becomes of groups whose rewards are all the same"
+        default="keep",
+        description="groups whose rewards are all the same: keep (out of the loss, their logprobs are compared), drop or error",
     )
     std_epsilon: float = Field(default=1e-4, ge=0, description="added to a group's standard deviation")
     ddof: Literal[0, 1] = Field(default=0, description="of that standard deviation: 0 population's, 1 sample's")

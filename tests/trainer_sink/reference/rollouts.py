@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from tests.trainer_sink.scored import POLICY, scored
 PROMPT = (5, 6, 7)
 
 
-def sampled_group(name: str, weights: Path, version: str, *, size: int = 4, tokens: int = 3) -> list[ScoredTrajectory]:
-    """One group; a session's reward is the share of even tokens. The same name and weights give the same tokens."""
+def sampled_group(
+    name: str, weights: Path, version: str, *, size: int = 4, tokens: int = 3, reward: float | None = None
+) -> list[ScoredTrajectory]:
+    """One group; a session's reward is the share of even tokens, or `reward`. The same name and weights give the same tokens."""
     from trainer_sink.reference.model import PolicyModel
 
     model = PolicyModel.load(weights, is_trained=False)
     generator = torch.Generator().manual_seed(sum(name.encode()))
-    return [_session(name, i, size, model, version, tokens=tokens, generator=generator) for i in range(size)]
+    made = [_session(name, i, size, model, version, tokens=tokens, generator=generator) for i in range(size)]
+    return made if reward is None else [dataclasses.replace(one, reward=reward) for one in made]
 
 
 def _session(

@@ -149,6 +149,20 @@ async def test_a_kill_at_any_point_trains_every_group_once(
     assert [r.step for r in read_reports(settings.output_dir / "metrics.jsonl")] == [1, 2, 3]
 
 
+async def test_a_step_without_a_difference_changes_nothing(
+    bus: MemoryBus, engine: FakeEngine, settings: GrpoSettings
+) -> None:
+    """All rewards are the same: the groups are committed and counted, their logprobs compared, and the engines keep their version."""
+    for name in "ab":
+        for record in sampled_group(name, settings.model, "1", reward=0.5):
+            await bus.publish(record)
+    (step,) = (await run(bus, settings.model_copy(update={"max_steps": 1}))).steps
+    assert (step.sequences, step.tokens, step.counts) == (0, 0, {"zero_variance": 2})
+    assert (step.version, step.checked_tokens, step.reward) == ("1", 24, 0.5)
+    assert published(bus) == ["1"]
+    assert [b.step for b in batches(bus)] == [1]
+
+
 async def test_a_superseded_trainer_stops(bus: MemoryBus, engine: FakeEngine, settings: GrpoSettings) -> None:
     """Another one claims the policy during the run: the next push is refused, says by whom, and the step isn't published."""
     await offer(bus, "ab", settings.model, "1")
