@@ -40,7 +40,7 @@ def offline_table(name: str, results: Sequence[ArmResult]) -> Table:
         "trainer CPU s",
         "longest ¼ of sessions",
     ):
-        table.add_column(heading, justify="left" if heading == "arm" else "right")
+        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=heading == "arm")
     for one in results:
         table.add_row(
             one.arm.name,
@@ -57,13 +57,12 @@ def offline_table(name: str, results: Sequence[ArmResult]) -> Table:
 def live_table(results: Sequence[LiveResult]) -> Table:
     """Short live runs."""
     table = Table(title="live: the real Pi, the same start, tasks and seeds", title_justify="left")
-    for heading in ("arm", "reward, first 2 → last 5 steps", "steps", "traces", "trainer s", "wall s", "engine busy"):
-        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    for heading in ("arm", "reward", "steps", "traces", "trainer s", "wall s", "engine busy"):
+        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=heading == "arm")
     for one in results:
-        first, last = _mean(one.rewards[:2]), _mean(one.rewards[-_LAST:])
         table.add_row(
             one.arm.name,
-            f"{first:.2f} → {last:.2f} ({last - first:+.2f})",
+            _rise(one.rewards),
             str(len(one.rewards)),
             str(one.sequences),
             f"{one.trainer_s:.1f}",
@@ -78,15 +77,14 @@ def simulated_table(results: Sequence[SimulatedResult]) -> Table:
     table = Table(
         title="simulated environment: the same start, tasks and seeds; a step is 32 sessions", title_justify="left"
     )
-    headings = ("arm", "reward, first 2 → last 5 steps", "calls a session", "traces", "updates", "computed tokens")
+    headings = ("arm", "reward", "calls a session", "traces", "updates", "computed tokens")
     for heading in (*headings, "trainer CPU s", "wall s", "engine busy"):
-        table.add_column(heading, justify="left" if heading == "arm" else "right")
+        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=heading == "arm")
     for one in results:
-        first, last = _mean(one.rewards[:2]), _mean(one.rewards[-_LAST:])
         calls = one.calls_per_session
         table.add_row(
             one.arm.name,
-            f"{first:.2f} → {last:.2f} ({last - first:+.2f})",
+            _rise(one.rewards),
             f"{_mean(calls[:2]):.1f} → {_mean(calls[-_LAST:]):.1f}",
             str(one.traces),
             str(one.trainer_updates),
@@ -145,6 +143,12 @@ def result_json(
         "simulated": [one.to_json() for one in simulated],
         "published": {**PUBLISHED, "trainer_wall_clock_ratio": 5.39},
     }
+
+
+def _rise(rewards: Sequence[float]) -> str:
+    """The first two steps' mean reward, the last five's, and the difference."""
+    first, last = _mean(rewards[:2]), _mean(rewards[-_LAST:])
+    return f"{first:.2f} → {last:.2f} ({last - first:+.2f})"
 
 
 def _mean(values: Sequence[float]) -> float:
