@@ -17,7 +17,9 @@ import psutil
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bus import BusSettings, connect
+from bus.group_source import close_consumer
 from schemas import arrays, registry
+from tests.bench.context import PARTITIONS
 from tests.bench.processes import say_ready
 from tests.bench.sink_records import POLICY
 from trainer_sink import GroupConsumer
@@ -83,7 +85,7 @@ async def plain(settings: BusSettings) -> dict[str, float]:
     schema = fastavro.parse_schema(registry.newest("scored_trajectory").schema)
     try:
         topic = settings.physical(TOPIC)
-        places = [TopicPartition(topic, n) for n in consumer.partitions_for_topic(topic) or ()]
+        places = [TopicPartition(topic, n) for n in range(PARTITIONS)]
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
         await consumer.seek_to_beginning(*places)
@@ -103,7 +105,7 @@ async def plain(settings: BusSettings) -> dict[str, float]:
                         arrays.unpack_mask(trace["loss_mask"])
                         tokens += len(prompt) + len(response)
     finally:
-        await consumer.stop()
+        await close_consumer(consumer)
     return {"tokens": tokens, **clock.facts()}
 
 
