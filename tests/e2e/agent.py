@@ -1,7 +1,9 @@
 """A small agent of the standard library alone, run by the `shell` harness: streams chat completions and runs a tool loop.
 
 It journals every finished answer that it received (the completion's id and the tool calls) and tries again when a call
-fails, as real harnesses do; `tries=N` in the instruction says how often. usage: agent.py BASE_URL KEY JOURNAL INSTRUCTION
+fails, as real harnesses do; `tries=N` in the instruction says how often, `model=NAME` which model it names.
+
+usage: agent.py BASE_URL KEY JOURNAL INSTRUCTION
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ TRIES = 6
 
 def call(base_url: str, key: str, messages: list[dict[str, object]]) -> dict[str, object]:
     """One streamed call; the whole answer with its id, or an error when the stream ends before its finish."""
-    body = json.dumps({"model": "default", "messages": messages, "tools": TOOLS, "stream": True}).encode()
+    named = re.search(r"\bmodel=(\S+)", str(messages[0]["content"]))
+    model = named.group(1) if named else "default"
+    body = json.dumps({"model": model, "messages": messages, "tools": TOOLS, "stream": True}).encode()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{base_url}/chat/completions", body, headers)
     text, calls, finish, call_id = "", {}, None, ""
