@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import structlog
 import typer
@@ -67,6 +69,7 @@ def demo(
     for name in ("kafka", "spool", "training"):
         shutil.rmtree(settings.state_dir / name, ignore_errors=True)
     out.rule("[bold]2[/] a local stack: Kafka, engine, capture proxy, stream processors, worker")
+    signal.signal(signal.SIGTERM, _leave)  # a demo that is told to end takes its stack along
     info = start_detached(settings, report=lambda line: out.print("  " + line, markup=False))
     try:
         if scripted:
@@ -81,6 +84,10 @@ def demo(
     if failings:
         raise CommandError("the demo ran, but " + "; ".join(failings), hint=f"logs: {settings.state_dir / 'logs'}")
     out.print(f"[bold green]demo: ok[/] in {time.monotonic() - started:.0f} s")
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _settings(state_dir: Path, *, is_scripted: bool) -> StackSettings:
