@@ -261,7 +261,7 @@ def test_a_taken_group_is_not_held_twice() -> None:
     for n in range(100):
         _feed(assembler, whole(f"g{n}", 2), first=2 * n)
         assert assembler.take() is not None
-    held = [one for one in gc.get_objects() if isinstance(one, ScoredTrajectory) and one.task_id == "g7"]
+    held = [one for one in gc.get_objects() if type(one) is ScoredTrajectory and one.task_id == "g7"]
     assert held == []
     _feed(assembler, [scored("g7", 0, 2), scored("g7", 0, 2, revision=2)], first=200)
     assert assembler.counts == {"kept": 200, "duplicates": 1, "revisions_after_training": 1}
