@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from compose.demo.learning import GROUPS_PER_STEP, SAMPLES
 from tests.e2e.stack import ROOT
 
 pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -59,7 +60,7 @@ def check_run(state_dir: Path) -> dict[str, Any]:
     assert len(versions) == steps + 1
     assert all(before < after for before, after in pairwise(versions))
     evaluated = sum(result[name]["sessions"] for name in ("trained", "held_out_before", "held_out_after"))
-    assert result["sessions"] == evaluated + 32 * steps
+    assert result["sessions"] == evaluated + GROUPS_PER_STEP * SAMPLES * steps
     rows = pq.read_table(state_dir / "trajectories.parquet").to_pylist()
     assert len(rows) == result["sessions"]
     assert {row["harness"] for row in rows} == {"pi"}
@@ -78,7 +79,7 @@ def test_the_demo_trains_through_the_real_pi_for_two_steps(tmp_path: Path) -> No
     assert all(0.1 < reward < 0.9 for reward in result["rewards"])
 
 
-@pytest.mark.deep
+@pytest.mark.long
 def test_the_demos_reward_rises_within_ten_steps(tmp_path: Path) -> None:
     """Ten bounded steps with a fixed seed: the last five are clearly above version 0 (offline, they are by 0.2 and more)."""
     state_dir = tmp_path / "demo"

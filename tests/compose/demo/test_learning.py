@@ -13,7 +13,7 @@ import pytest
 from bus.memory import MemoryBus
 from compose.cli.demo import _print_outcome
 from compose.demo import learning
-from compose.demo.learning import Plan, Shown, learn, model_dir
+from compose.demo.learning import GROUPS_PER_STEP, SAMPLES, Plan, Shown, learn, model_dir
 from schemas import ids
 from schemas.records import Counts, ScoredTrajectory, Status, TaskRequest, Trace, Trajectory
 from trainer_sink.reference import GrpoSettings, StepReport
@@ -47,7 +47,7 @@ async def fleet(bus: MemoryBus, reward_of: Callable[[str], float], seen: list[Ta
 
 
 def trainer(bus: MemoryBus, rewards: list[float]) -> Callable[..., Any]:
-    """Stands for `train_grpo`: a step whenever eight more groups' results are there, with these rewards."""
+    """Stands for `train_grpo`: a step whenever another step's groups' results are there, with these rewards."""
 
     async def train(
         given: MemoryBus,
@@ -65,7 +65,7 @@ def trainer(bus: MemoryBus, rewards: list[float]) -> Callable[..., Any]:
             assert isinstance(result, ScoredTrajectory)
             if "train" in result.task_id:
                 groups.add(result.task_id)
-            while len(groups) >= 8 * (steps + 1) and not stop.is_set():
+            while len(groups) >= GROUPS_PER_STEP * (steps + 1) and not stop.is_set():
                 steps += 1
                 on_step(report(steps, rewards[steps - 1]))
                 await asyncio.sleep(0.01)
@@ -81,9 +81,9 @@ def report(step: int, reward: float) -> StepReport:
         step=step,
         version=str(step),
         from_version=str(step - 1),
-        groups=8,
-        sessions=32,
-        sequences=32,
+        groups=GROUPS_PER_STEP,
+        sessions=GROUPS_PER_STEP * SAMPLES,
+        sequences=GROUPS_PER_STEP * SAMPLES,
         tokens=300,
         computed_tokens=900,
         reward=reward,
@@ -115,19 +115,19 @@ async def run(
 async def test_a_run_ends_with_the_step_that_reaches_the_gain(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """48 and 24 sessions before, eight groups a step, 24 after; no step's tasks are out before the step before is done."""
+    """48 and 16 sessions before, six groups a step, 16 after; no step's tasks are out before the step before is done."""
     outcome, results, seen, shown = await run(memory_bus, monkeypatch, tmp_path, [0.4] * 5 + [0.8] * 25, None)
     assert shown == list(range(1, 10))  # with eight it is 0.24 still
     assert outcome.gain == pytest.approx(0.32)
     assert (outcome.baseline, outcome.held_out_before.reward) == (pytest.approx(0.4), pytest.approx(0.4))
     assert outcome.held_out_after.reward == pytest.approx(0.9)
-    assert (outcome.trained.sessions, outcome.held_out_after.sessions) == (48, 24)
-    assert outcome.sessions == len(results) == 48 + 24 + 9 * 32 + 24
+    assert (outcome.trained.sessions, outcome.held_out_after.sessions) == (48, 16)
+    assert outcome.sessions == len(results) == 48 + 16 + 9 * 24 + 16
     assert (outcome.lost, outcome.forks, outcome.failings()) == (0, 0, [])
     assert outcome.max_logprob_diff == pytest.approx(9e-6)
     assert 0 < outcome.reached_after_s <= outcome.seconds
     kinds = ["train" if "train" in task.task_id else task.task_id.split("-")[2] for task in seen]
-    assert kinds == ["before"] * 32 + ["train"] * 72 + ["after"] * 8
+    assert kinds == ["before"] * 32 + ["train"] * 54 + ["after"] * 8
     seeds = [task.spec["sampling"]["seed"] for task in seen]
     assert len(set(seeds)) == len(seeds)
     assert min(b - a for a, b in zip(sorted(seeds), sorted(seeds)[1:], strict=False)) >= 4  # room for a group's samples
