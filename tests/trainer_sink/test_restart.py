@@ -63,7 +63,7 @@ class Lives:
 
     def live(self, *, phases: int | None, delay_s: float = 0.0, saves_in_commit: bool = True) -> bool:
         """One life: killed so long after so many phases, or to its end. Whether it was killed."""
-        ours, theirs = self._context.Pipe(duplex=False)
+        ours, theirs = self._context.Pipe()
         recipe = restartable.Recipe(self._settings, self._trainer_id, self.checkpoint, saves_in_commit, WISHES)
         process = self._context.Process(target=restartable.life, args=(recipe, theirs), daemon=True)
         process.start()
@@ -74,6 +74,7 @@ class Lives:
             while phases is None or seen < phases:
                 assert ours.poll(max(0.0, deadline - time.monotonic())), "the trainer is stuck"
                 ours.recv()
+                ours.send(None)
                 seen += 1
             time.sleep(delay_s)
         except EOFError:  # it came to its end first
