@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.stack import ROOT
 from tests.e2e.test_demo import processes_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def test_the_ablation_measures_all_arms_and_leaves_no_process(tmp_path: Path) -> None:
