@@ -77,7 +77,7 @@ class NamespaceHelper:
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                 )
-        except BaseException:
+        except BaseException:  # raised again: only our end of the pair is given back
             ours.close()
             raise
         self._channel = ours

@@ -47,7 +47,7 @@ class BlockingGroups:
         self._thread.start()
         try:
             self._call(self._start(), CALL_WITHIN_S)
-        except BaseException:
+        except BaseException:  # raised again: no thread is left behind
             self._stop()
             raise
         return self

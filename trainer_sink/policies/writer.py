@@ -83,7 +83,7 @@ class PolicyWriter:
         self._fleet.open()
         try:
             await self._claim_policy()
-        except BaseException:
+        except BaseException:  # raised again: no connection is left behind
             await self._fleet.close()
             raise
         return self

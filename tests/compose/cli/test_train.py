@@ -124,7 +124,9 @@ def test_a_superseded_trainer_says_who_took_over(trainer: Trainer) -> None:
     assert (done.exception.code, "other claimed it" in str(done.exception)) == (ExitCode.FAILED, True)
 
 
-async def test_a_signal_ends_the_run_after_its_step(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_ends_the_run_after_its_step(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """SIGTERM sets the event that the run looks at, and the report is printed as ever."""
     import os
     import signal
@@ -137,7 +139,8 @@ async def test_a_signal_ends_the_run_after_its_step(trainer: Trainer, monkeypatc
     monkeypatch.setattr(train, "train_grpo", waits)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        await train._grpo(as_json=False, model=Path("m"), output_dir=Path("out"))
+        await train._grpo(as_json=True, model=Path("m"), output_dir=Path("out"))
+        assert json.loads(capsys.readouterr().out)["version"] == "7"
     finally:
         loop = asyncio.get_running_loop()
         for number, handler in handlers.items():
