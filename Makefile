@@ -54,7 +54,7 @@ test-all-wires: $(READY) ## every harness on every API that it speaks (a quarter
 docker-engine: $(READY) ## what the tests of the runtime `docker` need (Debian, as root): installs dockerd, makes their image once
 	@.ci/docker-engine
 
-test-deep: $(READY) ## what takes longer: storms of kills, random bodies into the parsers; bounded at 40 minutes
+test-deep: $(READY) ## what takes longer: storms of kills, random bodies into the parsers, trainers on a whole stack; bounded at 40 minutes
 	@$(BIN)/polynya harness install pi claude_code
 	@timeout 2400 $(PYTEST) -m deep --timeout 600 tests
 
@@ -62,8 +62,8 @@ chaos: $(READY) ## a storm of SIGKILLs over a whole fleet, 25 minutes of blows a
 	@$(BIN)/polynya harness install pi
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(MINUTES),--minutes $(MINUTES))
 
-test-long: $(READY) ## what takes longest: 20,000 fuzzed requests, every part killed in turn, Kafka gone and back
-	@timeout 3000 $(PYTEST) -m long --timeout 1800 tests
+test-long: $(READY) ## what takes longest: 20,000 fuzzed requests, every part killed in turn, Kafka gone and back, the whole demo, the ablation, the examples
+	@timeout 5400 $(PYTEST) -m long --timeout 1800 tests
 
 test-faults: $(READY) ## six real harnesses against ten faults of the engine, compared with docs/harness-faults.md (a quarter of an hour)
 	@$(BIN)/polynya harness install

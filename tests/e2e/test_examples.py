@@ -16,7 +16,7 @@ import pytest
 from schemas.records import ScoredTrajectory, Status
 from tests.e2e.stack import ROOT, Stack
 
-pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(560)]
+pytestmark = [pytest.mark.broker, pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(560)]
 
 EXAMPLES = ROOT / "examples"
 
