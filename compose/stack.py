@@ -80,11 +80,10 @@ class LocalStack:
         await self._start_part("worker")
         if settings.api:
             self.info.api_url = str((await self._start_part("api"))[0]["url"])
-            self._step(f"HTTP API at {self.info.api_url} (its key: polynya api key)")
         self.info.is_ready = True
-        self._step(
-            f"{settings.workers} workers; the stack is ready" if settings.workers > 1 else "worker; the stack is ready"
-        )
+        workers = f"{settings.workers} workers" if settings.workers > 1 else "worker"
+        api = f"; HTTP API at {self.info.api_url} (its key: polynya api key)" if settings.api else ""
+        self._step(f"{workers}{api}; the stack is ready")
 
     async def _start_kafka(self) -> str:
         self._step("starting Kafka and the engine (what they need is fetched the first time: minutes)")

@@ -50,7 +50,7 @@ async def evaluate(
     async with open_bus(settings) as bus:
         found = await _sessions(bus, task or [], group or [], session or [])
         if not found:
-            raise usage("the log has no such session", hint="polynya status")
+            raise usage("the log has no session of such a task or group", hint="polynya status --groups")
         from stage_workers.runtimes.factory import Runtimes
 
         with tempfile.TemporaryDirectory(prefix="polynya-evaluate-") as place:

@@ -49,6 +49,9 @@ def _plain_task(row: Row, options: ImportOptions, where: str) -> dict[str, Any]:
         metadata={},
         prepare=options.prepare,
     )
+    runtime = own.get("runtime", made["runtime"])
+    if isinstance(runtime, dict) and runtime.get("kind", "local") != "local" and not runtime.get("image"):
+        raise usage(f"{where}: runtime `{runtime['kind']}` needs an image", hint="--image NAME, or --runtime local")
     return {**made, **own, "metadata": {**rest, **(own.get("metadata") or {})}}
 
 

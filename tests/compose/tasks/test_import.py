@@ -216,6 +216,9 @@ def test_plain_rows(tmp_path: Path) -> None:
         imported(jsonl(tmp_path, {"answer": "42"}), "jsonl", LOCAL)
     with pytest.raises(CommandError, match="stands for an earlier task"):
         imported(jsonl(tmp_path, rows[0], rows[0]), "jsonl", LOCAL)
+    with pytest.raises(CommandError, match="runtime `docker` needs an image") as caught:
+        imported(jsonl(tmp_path, rows[0]), "jsonl")
+    assert caught.value.hint == "--image NAME, or --runtime local"
 
 
 def test_the_command_writes_what_submit_reads(tmp_path: Path) -> None:
