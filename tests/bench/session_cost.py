@@ -20,6 +20,7 @@ import yaml
 
 from bus import Bus, BusSettings
 from compose.cli.task_file import request_of
+from compose.demo.family import PI_ARGUMENTS
 from harnesses import ensure_installed, get
 from schemas.records import ScoredTrajectory, SessionEvent, SessionEventType, Status
 from schemas.task import TaskSpec
@@ -141,7 +142,7 @@ async def cost_of(bench: Bench, *, sessions: int) -> Cost:
 def _definition(directory: Path, times: Path) -> Path:
     """A directory with Pi's own definition, but for the shell that starts it, and the lean flags."""
     tree: dict[str, Any] = yaml.safe_load((ROOT / "harnesses" / "definitions" / "pi.yaml").read_text())
-    lean = [*writes.LEAN, "--tools", "write,read", "--system-prompt", writes.SYSTEM]
+    lean = list(PI_ARGUMENTS)
     command: list[Any] = tree["command"]
     place = next(n for n, part in enumerate(command) if part == "-p")
     tree |= {"name": HARNESS, "command": ["bash", "-c", SHELL, str(times), *command[:place], *lean, *command[place:]]}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from compose.demo.family import PI_ARGUMENTS
 from harnesses import launch_plan
 from harnesses.definition import parse_adapter
 from tests.bench import session_cost, writes
@@ -58,7 +59,7 @@ def test_the_measured_harness_is_pi_with_lean_flags(tmp_path: Path) -> None:
     )
     assert plan.argv[:5] == ("bash", "-c", session_cost.SHELL, str(tmp_path / "times"), "/pi")
     assert plan.argv[-3:] == ("-p", "--", "do it")
-    assert set(writes.LEAN) < set(plan.argv)
+    assert set(PI_ARGUMENTS) < set(plan.argv)
     assert any(path.endswith("models.json") for path in plan.files)
 
 

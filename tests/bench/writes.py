@@ -8,20 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 ASSISTANT = "<|im_start|>assistant\n"
-SYSTEM = "You are a coding agent."
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron")
 FILES = ("a.txt", "b.txt", "c.txt", "d.txt")
-LEAN = [
-    "--no-session",
-    "--no-extensions",
-    "--no-skills",
-    "--no-prompt-templates",
-    "--no-themes",
-    "--no-context-files",
-    "--no-mcp",
-    "--no-approve",
-]
-"""Flags that leave Pi with what such a task needs."""
 _ASKED = re.compile(r"Write the word (\w+) to (\S+)\.")
 
 
