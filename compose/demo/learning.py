@@ -51,9 +51,6 @@ class Plan:
     steps: int | None = None
     trained_samples: int = TRAINED_SAMPLES
     held_out_samples: int = HELD_OUT_SAMPLES
-    groups_ahead: int = 0
-    """Groups that are rolled out ahead of a step. With 0 every session is sampled by the newest weights, and the same seed
-    gives the same run; with more, nothing waits while the trainer trains, and some tokens are one version old."""
 
 
 @dataclass(slots=True)
@@ -118,7 +115,7 @@ async def learn(bus: Bus, plan: Plan, shown: Shown, *, harness_version: str) -> 
                 f"version 0: reward {trained.reward:.3f} over {trained.sessions} sessions, "
                 f"held-out combinations {held_out_before.reward:.3f} over {held_out_before.sessions}"
             )
-            await run.feed(GROUPS_PER_STEP + plan.groups_ahead)  # not before: its step would change the weights
+            await run.feed(GROUPS_PER_STEP)  # not before: its step would change the weights
             run.start(trained.reward)
             await training
         finally:
@@ -127,7 +124,6 @@ async def learn(bus: Bus, plan: Plan, shown: Shown, *, harness_version: str) -> 
         after = tasks.evaluation("after", family.HELD_OUT, plan.held_out_samples)
         await rolled.submit(after)
         held_out_after = Evaluation.of(await _results(rolled, after))
-        await run.leftovers()
         scored = list(rolled.scored.values())
         outcome = Outcome(
             harness="pi",
@@ -162,7 +158,6 @@ class _Training:
         self._shown = shown
         self._up = up
         self._order = family.draws(plan.seed)
-        self._fed: list[TaskSpec] = []
         self._reports: asyncio.Queue[StepReport] = asyncio.Queue()
         self._baseline: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
@@ -178,12 +173,7 @@ class _Training:
     async def feed(self, groups: int) -> None:
         """Submit so many more groups."""
         made = self._tasks.training([next(self._order) for _ in range(groups)])
-        self._fed += made
         await self._rolled.submit(made)
-
-    async def leftovers(self) -> None:
-        """Wait for what was submitted ahead of steps that nobody needed any more."""
-        await _results(self._rolled, self._fed)
 
     async def train(self) -> None:
         """The trainer and its feeder, until the run is over."""
