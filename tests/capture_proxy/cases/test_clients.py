@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -326,7 +327,8 @@ async def test_a_body_that_doesnt_come_to_its_end(make_stack: MakeStack) -> None
         while not stack.rejections:
             writer.write(b" ")
             await asyncio.sleep(0.1)
-        await reader.read()
+        with contextlib.suppress(ConnectionResetError):  # a byte that was on its way as the connection closed
+            await reader.read()
     writer.close()
     [rejection] = stack.rejections
     assert (rejection.reason, rejection.status) == ("request_timeout", 408)
