@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -34,11 +35,16 @@ def hint_for(error: ValidationError, model: type[BaseModel]) -> str:
     for problem in sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"):
         if problem["type"] == "extra_forbidden":
             known = _fields_at(model, problem["loc"][:-1])
-            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-            return f"did you mean {near[0]!r}?" if near else f"the fields here are: {', '.join(known)}"
+            return nearest(str(problem["loc"][-1]), known, "the fields here are")
         if problem["type"] == "missing":
             return f"add the field {path_of(problem['loc'])}"
     return "correct the field and submit again; nothing was submitted"
+
+
+def nearest(given: str, known: Collection[str], otherwise: str) -> str:
+    """The name that was meant, most likely; where none is like it, `otherwise` and all that there are."""
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known)}"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

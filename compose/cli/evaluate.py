@@ -14,7 +14,7 @@ from bus import Bus
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, err, out, print_json
 from compose.cli.status import resolve_session
-from compose.cli.task_file import check_evaluator
+from compose.cli.task_file import check_evaluator, check_evaluator_name
 from compose.errors import CommandError, usage
 from compose.grading.again import Regraded, Regrading
 from compose.grading.evaluator_text import parse_evaluator
@@ -36,6 +36,9 @@ async def evaluate(
     evaluator: Annotated[
         str | None, typer.Option(help="NAME, NAME:key=value,… or NAME:{json} (default: each task's own)")
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="grade in a fresh runtime, prepared as the task says (with --evaluator)")
+    ] = False,
     at_once: Annotated[int, typer.Option(min=1, help="gradings at a time")] = 2,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="grade, and publish nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
@@ -43,9 +46,13 @@ async def evaluate(
     """Grade sessions again from their artifacts and trajectories. Verdicts that are news become revisions of their results."""
     if not (task or group or session):
         raise usage("say which sessions", hint="polynya evaluate --task ID, --group ID or --session ID")
+    if fresh and not evaluator:
+        raise usage("--fresh needs --evaluator: a task's own evaluator grades where its task says")
     asked = parse_evaluator(evaluator) if evaluator else None
-    if asked is not None and asked.options:
-        check_evaluator(asked)
+    if asked is not None:
+        asked = asked.model_copy(update={"fresh": fresh or None})
+        # Without options those of each task are meant.
+        check_evaluator(asked) if asked.options else check_evaluator_name(asked.name)
     settings = load()
     async with open_bus(settings) as bus:
         found = await _sessions(bus, task or [], group or [], session or [])

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from compose.cli.errors import first_problem, hint_for
+from compose.cli.errors import first_problem, hint_for, nearest
 from compose.errors import usage
 from schemas.records import TaskRequest
-from schemas.task import EvaluatorSpec, TaskSpec
+from schemas.task import EvaluatorSpec, RuntimeSpec, TaskSpec
 
 
 def read_tasks(source: str) -> list[TaskSpec]:
@@ -69,7 +69,10 @@ def _validate(entry: Any, source: str, position: int | None) -> TaskSpec:
     return spec
 
 
-def check_spec(spec: TaskSpec, where: str = "") -> None:
+RUNTIME_HINT = "runtime: {kind: docker, image: NAME}, or runtime: {kind: local}"
+
+
+def check_spec(spec: TaskSpec, where: str = "", *, runtime_hint: str = RUNTIME_HINT) -> None:
     """Raise a usage error, which starts with `where`, when no worker could run or grade a task: what its fields alone don't tell."""
     from harnesses import HarnessError, UnknownHarnessError, validate
 
@@ -79,7 +82,22 @@ def check_spec(spec: TaskSpec, where: str = "") -> None:
         raise usage(f"{where}{exc}", hint="polynya harness list") from exc
     except HarnessError as exc:
         raise usage(f"{where}{exc}", hint="polynya harness show " + spec.harness.name) from exc
+    _check_runtime(spec.runtime, where, runtime_hint)
     check_evaluator(spec.evaluator, where)
+    if spec.evaluator.runtime is not None:
+        _check_runtime(spec.evaluator.runtime, f"{where}evaluator.", runtime_hint)
+
+
+def _check_runtime(spec: RuntimeSpec, where: str, hint: str) -> None:
+    if spec.kind == "local":  # sandboxes' modules take a moment to import, and few tasks need them
+        return
+    from stage_workers.runtimes import RuntimeFault
+    from stage_workers.runtimes.factory import check
+
+    try:
+        check(spec)
+    except RuntimeFault as exc:
+        raise usage(f"{where}{exc}", hint="docs/runtimes.md lists the options" if spec.image else hint) from exc
 
 
 def check_evaluator(spec: EvaluatorSpec, where: str = "") -> None:
@@ -87,10 +105,27 @@ def check_evaluator(spec: EvaluatorSpec, where: str = "") -> None:
     from stage_workers import evaluators
     from stage_workers.evaluators.base import EvaluatorError
 
+    check_evaluator_name(spec.name, where)
     try:
         evaluators.check(spec)
     except EvaluatorError as exc:
-        raise usage(f"{where}{exc}", hint=f"the evaluators are {', '.join(evaluators.names())}") from exc
+        known = evaluators.options_of(spec.name)
+        if known is None or not str(exc).startswith("evaluator.options"):
+            raise usage(f"{where}{exc}", hint="docs/evaluators.md says what each evaluator takes") from exc
+        unknown = next((option for option in spec.options if option not in known), "")
+        raise usage(f"{where}{exc}", hint=nearest(unknown, known, f"the options of {spec.name} are")) from exc
+
+
+def check_evaluator_name(name: str, where: str = "") -> None:
+    """Raise a usage error, which starts with `where`, when there is no such evaluator."""
+    from stage_workers import evaluators
+    from stage_workers.evaluators.base import EvaluatorError
+
+    try:
+        evaluators.place_of(name)
+    except EvaluatorError as exc:
+        known = evaluators.names()
+        raise usage(f"{where}{exc}", hint=nearest(name, known, "the evaluators are")) from exc
 
 
 def request_of(spec: TaskSpec) -> TaskRequest:

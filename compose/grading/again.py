@@ -147,10 +147,18 @@ class Regrading:
 
 
 def effective(task: TaskSpec, asked: EvaluatorSpec | None) -> EvaluatorSpec:
-    """The evaluator to grade by: the task's own; the one asked for; of the same name without options, with the task's."""
-    if asked is None or (asked.name == task.evaluator.name and not asked.options):
-        return task.evaluator
-    return asked
+    """The evaluator to grade by: the task's own, or the one asked for.
+
+    Of the same name it grades where the task's does, with the task's options unless it has its own. Asked to grade in a fresh
+    runtime, it gets the one that the task describes for grading.
+    """
+    own = task.evaluator
+    if asked is None:
+        return own
+    if asked.name != own.name:
+        return asked.model_copy(update={"runtime": own.runtime}) if asked.fresh and asked.runtime is None else asked
+    where = {"fresh": own.fresh if asked.fresh is None else asked.fresh, "runtime": asked.runtime or own.runtime}
+    return asked.model_copy(update={"options": asked.options or own.options, **where})
 
 
 def is_news(reward: Reward, known: Reward | None) -> bool:

@@ -49,9 +49,6 @@ def _plain_task(row: Row, options: ImportOptions, where: str) -> dict[str, Any]:
         metadata={},
         prepare=options.prepare,
     )
-    runtime = own.get("runtime", made["runtime"])
-    if isinstance(runtime, dict) and runtime.get("kind", "local") != "local" and not runtime.get("image"):
-        raise usage(f"{where}: runtime `{runtime['kind']}` needs an image", hint="--image NAME, or --runtime local")
     return {**made, **own, "metadata": {**rest, **(own.get("metadata") or {})}}
 
 
@@ -73,7 +70,7 @@ def import_tasks(path: Path, name: str, options: ImportOptions) -> Iterator[Task
             spec = TaskSpec.model_validate(tree)
         except ValidationError as exc:
             raise usage(f"{where}: {first_problem(exc)}") from exc
-        check_spec(spec, f"{where}: ")
+        check_spec(spec, f"{where}: ", runtime_hint="--image NAME, or --runtime local")
         if spec.task_id in seen:
             raise usage(f"{where}: its id stands for an earlier task already")
         seen.add(str(spec.task_id))

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from stage_workers.evaluators.artifacts import ArtifactReference, Artifacts, references_in
-from stage_workers.evaluators.base import EvaluationContext, Evaluator, EvaluatorError, EvaluatorType, Grade
-from stage_workers.evaluators.registry import check, get, names, place_of, validate, version_of, wants_fresh
+from stage_workers.evaluators.base import EvaluationContext, Evaluator, EvaluatorError, EvaluatorType, Grade, OptionKind
+from stage_workers.evaluators.registry import (
+    check,
+    get,
+    names,
+    options_of,
+    place_of,
+    validate,
+    version_of,
+    wants_fresh,
+)
 from stage_workers.evaluators.rewards import rewards_of
 
 __all__ = [
@@ -15,9 +24,11 @@ __all__ = [
     "EvaluatorError",
     "EvaluatorType",
     "Grade",
+    "OptionKind",
     "check",
     "get",
     "names",
+    "options_of",
     "place_of",
     "references_in",
     "rewards_of",

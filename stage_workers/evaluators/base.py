@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -14,6 +14,10 @@ from stage_workers.runtimes import Runtime
 
 Place = Literal["session", "fresh", "either"]
 """Where an evaluator grades: in the runtime as the harness left it, in one of its own, or where the task says."""
+
+
+OptionKind = Literal["text", "seconds", "texts", "mapping"]
+"""What an option holds, as the functions below read it."""
 
 
 class EvaluatorError(Exception):
@@ -59,7 +63,10 @@ class EvaluationContext:
     def left_runtime(self) -> Runtime:
         """The runtime as the harness left it. Raises EvaluatorError when it is gone."""
         if self.runtime is None:
-            raise EvaluatorError("this evaluator looks at the runtime as the harness left it, and that one is gone")
+            raise EvaluatorError(
+                "this evaluator looks at the runtime as the harness left it, and that one is gone; what works from what was "
+                "kept still grades: session_completed, trajectory, swebench, test_on_output in a fresh runtime"
+            )
         return self.runtime
 
     @property
@@ -83,7 +90,10 @@ class Evaluator(Protocol):
 
 
 class EvaluatorType(Protocol):
-    """A class of evaluators, as the registry holds it. A class without `PLACE` grades in the session's runtime or where asked."""
+    """A class of evaluators, as the registry holds it.
+
+    A class without `PLACE` grades in the session's runtime or where asked; one with `OPTIONS`, kinds by name, says what it takes.
+    """
 
     @property
     def NAME(self) -> str:  # noqa: N802  # a class's constant
@@ -97,7 +107,7 @@ class EvaluatorType(Protocol):
         """Checks the options. Raises EvaluatorError, starting with the field's path."""
 
 
-def check_options(name: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
+def check_options(name: str, given: Mapping[str, object], known: Collection[str]) -> None:
     """Refuses options that an evaluator doesn't have. Raises EvaluatorError."""
     for option in given:
         if option not in known:

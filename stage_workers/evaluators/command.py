@@ -6,7 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stage_workers.evaluators.base import EvaluationContext, EvaluatorError, Grade, check_options, text_option
+from stage_workers.evaluators.base import (
+    EvaluationContext,
+    EvaluatorError,
+    Grade,
+    OptionKind,
+    check_options,
+    text_option,
+)
 from stage_workers.runtimes import RuntimeFault
 
 # How much of what the command said stands in the reward's details.
@@ -23,9 +30,10 @@ class CommandEvaluator:
 
     NAME: ClassVar[str] = "command"
     VERSION: ClassVar[str] = "1"
+    OPTIONS: ClassVar[Mapping[str, OptionKind]] = {"command": "text", "score": "text", "reward": "text"}
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        check_options(self.NAME, options, ("command", "score", "reward"))
+        check_options(self.NAME, options, self.OPTIONS)
         self._command = text_option(options, "command")
         self._score = text_option(options, "score", "exit_code")
         if self._score not in {"exit_code", "printed"}:

@@ -20,6 +20,7 @@ from stage_workers.evaluators.base import (
     EvaluationContext,
     EvaluatorError,
     Grade,
+    OptionKind,
     Place,
     bytes_of,
     check_options,
@@ -44,9 +45,16 @@ class HarborEvaluator:
     NAME: ClassVar[str] = "harbor"
     VERSION: ClassVar[str] = "1"
     PLACE: ClassVar[Place] = "session"
+    OPTIONS: ClassVar[Mapping[str, OptionKind]] = {
+        "tests": "mapping",
+        "env": "mapping",
+        "workdir": "text",
+        "timeout_s": "seconds",
+        "reward": "text",
+    }
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        check_options(self.NAME, options, ("tests", "env", "workdir", "timeout_s", "reward"))
+        check_options(self.NAME, options, self.OPTIONS)
         self._tests = {path: _content(path, value) for path, value in mapping_option(options, "tests").items()}
         if "test.sh" not in self._tests:
             raise EvaluatorError("evaluator.options.tests: must hold the file test.sh")

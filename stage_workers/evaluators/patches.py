@@ -10,10 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
-from stage_workers.evaluators.base import EvaluatorError, seconds_option, text_option, texts_option
+from bus import BlobMissingError, BlobStoreUnavailableError
+from stage_workers.evaluators.artifacts import ArtifactMissingError
+from stage_workers.evaluators.base import (
+    EvaluationContext,
+    EvaluatorError,
+    OptionKind,
+    seconds_option,
+    text_option,
+    texts_option,
+)
 from stage_workers.runtimes import ExecResult, Runtime, RuntimeFault
+
+PATCH = "patch.diff"
+"""The artifact that holds one."""
 
 LIMIT_BYTES = 16 * 1024 * 1024
 """Of a patch. A longer one is no repair of anything (an agent that checked in its downloads)."""
@@ -39,7 +51,13 @@ _SECTION = re.compile(rb"^diff --git ", re.MULTILINE)
 class PatchOptions:
     """How a patch is taken and applied; `repo_dir` counts from the working directory."""
 
-    OPTIONS = ("repo_dir", "patch_command", "drop", "apply_timeout_s", "base_commit")
+    OPTIONS: ClassVar[Mapping[str, OptionKind]] = {
+        "repo_dir": "text",
+        "patch_command": "text",
+        "drop": "texts",
+        "apply_timeout_s": "seconds",
+        "base_commit": "text",
+    }
 
     repo_dir: str
     patch_command: str
@@ -121,6 +139,20 @@ async def take_patch(runtime: Runtime, options: PatchOptions, *, bases: Sequence
     if not result.succeeded:
         raise EvaluatorError(f"the patch command exited with {result.exit_code} in {place}: {result.tail()}")
     return None if size > LIMIT_BYTES else without(result.stdout, options.drop)
+
+
+async def patch_of(context: EvaluationContext, options: PatchOptions, head: str) -> bytes | None:
+    """What the agent changed since `head`: from its runtime, or as it was kept once that one is gone; None: too long.
+
+    Raises:
+        EvaluatorError: the patch command failed, or no patch was kept.
+    """
+    if context.runtime is not None:
+        return await take_patch(context.runtime, options, bases=[head])
+    try:
+        return await context.artifacts.read(PATCH)
+    except (ArtifactMissingError, BlobMissingError, BlobStoreUnavailableError) as error:
+        raise EvaluatorError(f"the session's patch can't be had any more: {error}") from error
 
 
 async def apply_patch(runtime: Runtime, options: PatchOptions, patch: bytes, name: str) -> Applied:

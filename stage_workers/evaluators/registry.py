@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any, cast
 
 from schemas.task import EvaluatorSpec
-from stage_workers.evaluators.base import Evaluator, EvaluatorError, EvaluatorType, Place
+from stage_workers.evaluators.base import Evaluator, EvaluatorError, EvaluatorType, OptionKind, Place
 from stage_workers.evaluators.command import CommandEvaluator
 from stage_workers.evaluators.harbor import HarborEvaluator
 from stage_workers.evaluators.session_completed import SessionCompletedEvaluator
@@ -71,6 +71,12 @@ def wants_fresh(spec: EvaluatorSpec) -> bool:
 def place_of(name: str) -> Place:
     """Where an evaluator grades. Raises EvaluatorError for an unknown name."""
     return cast("Place", getattr(type_of(name), "PLACE", "either"))
+
+
+def options_of(name: str) -> Mapping[str, OptionKind] | None:
+    """What an evaluator takes, and what each option holds; None where it doesn't say. Raises EvaluatorError for an unknown name."""
+    found = getattr(type_of(name), "OPTIONS", None)
+    return cast("Mapping[str, OptionKind]", found) if isinstance(found, Mapping) else None
 
 
 def version_of(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from schemas.records import Status
-from stage_workers.evaluators.base import EvaluationContext, Grade, check_options, text_option
+from stage_workers.evaluators.base import EvaluationContext, Grade, OptionKind, check_options, text_option
 
 
 class SessionCompletedEvaluator:
@@ -14,9 +14,10 @@ class SessionCompletedEvaluator:
 
     NAME: ClassVar[str] = "session_completed"
     VERSION: ClassVar[str] = "1"
+    OPTIONS: ClassVar[Mapping[str, OptionKind]] = {"reward": "text"}
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        check_options(self.NAME, options, ("reward",))
+        check_options(self.NAME, options, self.OPTIONS)
         self._reward = text_option(options, "reward", "reward")
 
     async def evaluate(self, context: EvaluationContext) -> list[Grade]:

@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 
 import orjson
 
-from bus import BlobMissingError, BlobStoreUnavailableError
-from stage_workers.evaluators.artifacts import ArtifactMissingError
 from stage_workers.evaluators.base import (
     EvaluationContext,
     EvaluatorError,
     Grade,
+    OptionKind,
     Place,
     bytes_of,
     check_options,
@@ -26,20 +25,21 @@ from stage_workers.evaluators.base import (
 )
 from stage_workers.evaluators.log_parsers import PARSERS, PASSING, Statuses
 from stage_workers.evaluators.patches import (
+    PATCH,
     PatchOptions,
     apply_patch,
     directory,
     head_of,
+    patch_of,
     paths_of,
     sections,
     shell,
-    take_patch,
 )
 from stage_workers.evaluators.swe_repos import command_of, rule_of
 from stage_workers.runtimes import ExecResult, Runtime, RuntimeFault
 
-PATCH, TEST_LOG, REPORT = "patch.diff", "test_output.log", "report.json"
-"""The artifacts."""
+TEST_LOG, REPORT = "test_output.log", "report.json"
+"""The artifacts, beside the patch."""
 
 # The benchmarks' images keep their environment in conda; elsewhere this does nothing.
 SETUP = """if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate && conda activate testbed; fi"""
@@ -92,10 +92,18 @@ class SwebenchEvaluator:
     NAME: ClassVar[str] = "swebench"
     VERSION: ClassVar[str] = "1"
     PLACE: ClassVar[Place] = "fresh"
+    OPTIONS: ClassVar[Mapping[str, OptionKind]] = {
+        "instance": "mapping",
+        "test_command": "text",
+        "setup": "text",
+        "log_parser": "text",
+        "test_timeout_s": "seconds",
+        "reward": "text",
+        **PatchOptions.OPTIONS,
+    }
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        known = ("instance", "test_command", "setup", "log_parser", "test_timeout_s", "reward")
-        check_options(self.NAME, options, (*known, *PatchOptions.OPTIONS))
+        check_options(self.NAME, options, self.OPTIONS)
         instance = mapping_option(options, "instance", required=True)
         self._repo = str(instance.get("repo") or "")
         self._test_patch = bytes_of(_text(instance, "test_patch"), "evaluator.options.instance.test_patch")
@@ -123,7 +131,7 @@ class SwebenchEvaluator:
         """
         fresh = context.own_runtime
         head = await head_of(fresh, self._patch)
-        patch = await self._patch_of(context, head)
+        patch = await patch_of(context, self._patch, head)
         if patch is not None:
             await context.artifacts.keep(PATCH, patch)
         if patch is None:
@@ -145,14 +153,6 @@ class SwebenchEvaluator:
             await _keep(context, replace(report, error_eval=True, said=str(error)))
             raise
         return await self._graded(context, report)
-
-    async def _patch_of(self, context: EvaluationContext, head: str) -> bytes | None:
-        if context.runtime is not None:
-            return await take_patch(context.runtime, self._patch, bases=[head])
-        try:
-            return await context.artifacts.read(PATCH)
-        except (ArtifactMissingError, BlobMissingError, BlobStoreUnavailableError) as error:
-            raise EvaluatorError(f"the session's patch can't be had any more: {error}") from error
 
     async def _bring_tests(self, fresh: Runtime, head: str) -> None:
         """The benchmark's versions of the test files, whatever the agent made of them."""

@@ -10,16 +10,17 @@ from stage_workers.evaluators.base import (
     EvaluationContext,
     EvaluatorError,
     Grade,
+    OptionKind,
     check_options,
     choice_option,
     seconds_option,
     text_option,
 )
 from stage_workers.evaluators.log_parsers import PARSERS, Statuses
-from stage_workers.evaluators.patches import PatchOptions, apply_patch, directory, head_of, take_patch
+from stage_workers.evaluators.patches import PATCH, PatchOptions, apply_patch, directory, head_of, patch_of
 from stage_workers.runtimes import Runtime, RuntimeFault
 
-PATCH, TEST_LOG = "patch.diff", "test_output.log"
+TEST_LOG = "test_output.log"
 _NAMES_IN_DETAILS = 50
 
 
@@ -32,10 +33,18 @@ class TestOnOutputEvaluator:
     __test__: ClassVar[bool] = False  # not for pytest
     NAME: ClassVar[str] = "test_on_output"
     VERSION: ClassVar[str] = "1"
+    OPTIONS: ClassVar[Mapping[str, OptionKind]] = {
+        "command": "text",
+        "expected": "mapping",
+        "log_parser": "text",
+        "match": "text",
+        "test_timeout_s": "seconds",
+        "reward": "text",
+        **PatchOptions.OPTIONS,
+    }
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        known = ("command", "expected", "log_parser", "match", "test_timeout_s", "reward")
-        check_options(self.NAME, options, (*known, *PatchOptions.OPTIONS))
+        check_options(self.NAME, options, self.OPTIONS)
         self._command = text_option(options, "command")
         self._expected = _expected(options.get("expected"))
         self._parse = PARSERS[choice_option(options, "log_parser", tuple(PARSERS))]
@@ -75,7 +84,7 @@ class TestOnOutputEvaluator:
 
     async def _bring_patch(self, context: EvaluationContext, fresh: Runtime) -> dict[str, object] | None:
         """Puts the agent's changes into the fresh runtime; why there is nothing to test, or None."""
-        patch = await take_patch(context.left_runtime, self._patch, bases=[await head_of(fresh, self._patch)])
+        patch = await patch_of(context, self._patch, await head_of(fresh, self._patch))
         if patch is None:
             return {"patch_exists": True, "patch_too_large": True, "failed_apply_patch": True}
         await context.artifacts.keep(PATCH, patch)

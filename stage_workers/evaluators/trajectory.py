@@ -20,6 +20,7 @@ from stage_workers.evaluators.base import (
     EvaluationContext,
     EvaluatorError,
     Grade,
+    OptionKind,
     check_options,
     mapping_option,
     seconds_option,
@@ -40,9 +41,15 @@ class TrajectoryEvaluator:
 
     NAME: ClassVar[str] = "trajectory"
     VERSION: ClassVar[str] = "1"
+    OPTIONS: ClassVar[Mapping[str, OptionKind]] = {
+        "function": "text",
+        "arguments": "mapping",
+        "timeout_s": "seconds",
+        "reward": "text",
+    }
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        check_options(self.NAME, options, ("function", "arguments", "timeout_s", "reward"))
+        check_options(self.NAME, options, self.OPTIONS)
         self._function = text_option(options, "function")
         if not _NAME.fullmatch(self._function):
             raise EvaluatorError(f"evaluator.options.function: {self._function!r} isn't of the form module:function")

@@ -21,8 +21,8 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, parse_options
-from stage_workers.runtimes.instances import call_apptainer, instance_name, spawn_apptainer
+from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, image_of, parse_options
+from stage_workers.runtimes.instances import PROGRAM, call_apptainer, instance_name, spawn_apptainer
 from stage_workers.runtimes.network import NetworkSpace
 from stage_workers.runtimes.processes import Family, pid_space_of, process_table
 from stage_workers.runtimes.programs import MARKER_VARIABLE, Programs
@@ -79,11 +79,9 @@ class ApptainerRuntime(Sandbox):
         Raises:
             RuntimeFault: the task's `runtime` doesn't fit.
         """
-        if not spec.image:
-            raise RuntimeFault("runtime.image: runtime `apptainer` needs an image (a .sif file, or docker://…)")
         self._root = root.resolve() / name
         self._spec = spec
-        self._image = spec.image
+        self._image = image_of(spec)
         self._options = parse_options(ApptainerOptions, spec)
         super().__init__(self._options)
         self._binds = tuple(binds)
@@ -226,7 +224,8 @@ class ApptainerRuntime(Sandbox):
         self._pid = 0
         if self._root.exists():
             try:
-                await self._apptainer("instance", "stop", "--signal", "KILL", self._instance)
+                if shutil.which(PROGRAM) is not None:  # without it none was ever started
+                    await self._apptainer("instance", "stop", "--signal", "KILL", self._instance)
             except RuntimeFault as fault:
                 log.info("instance.unstopped", instance=self._instance, why=str(fault))
             await self._programs.end()

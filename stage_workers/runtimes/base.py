@@ -83,6 +83,16 @@ class ExecResult:
         return " | ".join(text.splitlines())[-limit:]
 
 
+_IMAGES = {"docker": "NAME:TAG", "apptainer": "a .sif file, or docker://…"}
+
+
+def image_of(spec: RuntimeSpec) -> str:
+    """The image that a task's `runtime` names. Raises RuntimeFault, starting with the field's path, when it names none."""
+    if not spec.image:
+        raise RuntimeFault(f"runtime.image: runtime `{spec.kind}` needs an image ({_IMAGES[spec.kind]})")
+    return spec.image
+
+
 def parse_options(model: type[OptionsT], spec: RuntimeSpec) -> OptionsT:
     """What a task's `runtime.options` say, for one kind. Raises RuntimeFault that starts with the field's path."""
     try:

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes.apptainer import ApptainerRuntime
-from stage_workers.runtimes.base import Limits, Runtime
+from stage_workers.runtimes.apptainer import ApptainerOptions, ApptainerRuntime
+from stage_workers.runtimes.base import Limits, Runtime, image_of, parse_options
 from stage_workers.runtimes.docker import DockerRuntime, Engine
+from stage_workers.runtimes.docker.options import DockerOptions
 from stage_workers.runtimes.docker.runtime import TOOLS_DIR
 from stage_workers.runtimes.helper import NamespaceHelper
 from stage_workers.runtimes.instances import PROGRAM
 from stage_workers.runtimes.local import LocalRuntime
+
+_OPTIONS: Mapping[str, type[BaseModel]] = {"docker": DockerOptions, "apptainer": ApptainerOptions}
+
+
+def check(spec: RuntimeSpec) -> None:
+    """What can be told of a task's `runtime` without the machine that it is for.
+
+    Raises:
+        RuntimeFault: no image, or an option that its kind doesn't have; the text starts with the field's path.
+    """
+    if (options := _OPTIONS.get(spec.kind)) is not None:
+        image_of(spec)
+        parse_options(options, spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

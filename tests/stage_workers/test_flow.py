@@ -159,7 +159,7 @@ async def test_foreign_runtime_fails_init(around: World) -> None:
     await around.command(Stage.INIT, "s1", task(runtime={"kind": "docker"}))
     failed = await around.heard(SessionEventType.INIT_FAILED, "s1")
     assert failed.boundary is Boundary.SANDBOX
-    assert failed.error == "runtime.image: runtime `docker` needs the name of an image"
+    assert failed.error == "runtime.image: runtime `docker` needs an image (NAME:TAG)"
 
 
 async def test_failing_evaluator(around: World) -> None:

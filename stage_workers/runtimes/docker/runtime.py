@@ -11,7 +11,7 @@ import docker.errors
 import structlog
 
 from schemas.task import RuntimeSpec
-from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, parse_options
+from stage_workers.runtimes.base import ExecResult, Listener, OnOutput, RuntimeFault, image_of, parse_options
 from stage_workers.runtimes.docker import files, sweep
 from stage_workers.runtimes.docker.doorway import listen_by_container
 from stage_workers.runtimes.docker.engine import Engine, gone_is
@@ -56,8 +56,7 @@ class DockerRuntime(Sandbox):
         Raises:
             RuntimeFault: the task's `runtime` doesn't fit.
         """
-        if not spec.image:
-            raise RuntimeFault("runtime.image: runtime `docker` needs the name of an image")
+        self._image = image_of(spec)
         self._engine = engine
         self._name = name
         self._owner = owner
@@ -79,7 +78,7 @@ class DockerRuntime(Sandbox):
 
     async def start(self) -> None:
         """Makes the container and its directories."""
-        image = self._spec.image or ""
+        image = self._image
         await self._find(image)
 
         def create(client: Any) -> str:
@@ -145,7 +144,7 @@ class DockerRuntime(Sandbox):
             space = NetworkSpace.of(pid)
         except RuntimeFault:
             # An ordinary user who may use the engine: let the engine do it.
-            return await listen_by_container(self._engine, self._spec.image or "", self._container, self._labels)
+            return await listen_by_container(self._engine, self._image, self._container, self._labels)
         try:
             return await space.listen()
         finally:
@@ -215,7 +214,7 @@ class DockerRuntime(Sandbox):
     async def _survey(self) -> None:
         result = await self.exec(["/bin/sh", "-c", sweep.SURVEY, "sh", self.workdir, self.home], timeout_s=60, cwd="/")
         if not result.succeeded:
-            raise RuntimeFault(f"the image {self._spec.image} has no /bin/sh that works: {result.tail()}")
+            raise RuntimeFault(f"the image {self._image} has no /bin/sh that works: {result.tail()}")
         said = [line.partition("=")[::2] for line in result.stdout.decode("utf-8", "replace").splitlines()]
         found = dict(said)
         self._user = int(found.get("uid") or 0), int(found.get("gid") or 0)

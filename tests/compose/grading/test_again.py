@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from compose.grading.past import PastSession, past_sessions
 from schemas import decode, ids
 from schemas.records import Reward, SessionEvent, SessionEventType, SessionSpec, Status, Trace, Trajectory
 from schemas.task import EvaluatorSpec, TaskSpec
+from stage_workers import evaluators
 from stage_workers.evaluators import Artifacts
 from stage_workers.runtimes.factory import Runtimes
 
@@ -199,6 +201,19 @@ def test_which_evaluator_grades() -> None:
     assert effective(task, None) == task.evaluator
     assert effective(task, EvaluatorSpec(name="session_completed")) == task.evaluator
     assert effective(task, other) == other
+    alike = EvaluatorSpec(name="session_completed", options={"reward": "other"})
+    assert effective(task, alike) == alike
+
+
+def test_where_another_evaluator_grades() -> None:
+    """One of the task's name where the task's does; another one where it is asked to, in the task's own kind of fresh runtime."""
+    described = {"name": "command", "options": {"command": "x"}, "runtime": {"kind": "docker", "image": "tests:1"}}
+    task = TaskSpec.model_validate({**TASK, "evaluator": described})
+    own = task.evaluator.runtime
+    assert effective(task, EvaluatorSpec(name="command", options={"command": "y"})).runtime == own
+    elsewhere = EvaluatorSpec(name="test_on_output", options={"command": "y"})
+    assert effective(task, elsewhere).runtime is None
+    assert effective(task, elsewhere.model_copy(update={"fresh": True})).runtime == own
 
 
 @pytest.mark.parametrize(
@@ -208,6 +223,8 @@ def test_which_evaluator_grades() -> None:
         ("my.module:Class", "my.module:Class", {}),
         ("command:command=pytest -q,score=printed", "command", {"command": "pytest -q", "score": "printed"}),
         ("command:command=a, b,score=printed", "command", {"command": "a, b", "score": "printed"}),
+        ("command:command=true", "command", {"command": "true"}),
+        ("command:comand=true", "command", {"comand": True}),
         ("my.module:Class:level=3", "my.module:Class", {"level": 3}),
         (
             'trajectory:{"function": "m:f", "arguments": {"a": 1}}',
@@ -220,6 +237,26 @@ def test_evaluators_as_typed(text: str, name: str, options: dict[str, Any]) -> N
     """A name alone, with pairs, or with JSON."""
     spec = parse_evaluator(text)
     assert (spec.name, spec.options) == (name, options)
+
+
+JSON = {"seconds": 5, "texts": ["true", "1"], "mapping": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "kind"),
+    [
+        (name, option, kind)
+        for name in evaluators.names()
+        for option, kind in (evaluators.options_of(name) or {}).items()
+    ],
+)
+def test_a_value_is_read_as_its_option_is(name: str, option: str, kind: str) -> None:
+    """A text stays what was typed, also where it could be JSON; the rest is JSON."""
+    if kind == "text":
+        for typed in ("true", "null", "1", "[1]", '{"a": 1}', '"quoted"', "a = b"):
+            assert parse_evaluator(f"{name}:{option}={typed}").options == {option: typed}
+    else:
+        assert parse_evaluator(f"{name}:{option}={json.dumps(JSON[kind])}").options == {option: JSON[kind]}
 
 
 @pytest.mark.parametrize("text", ["", "command:{oops", ":{}"])

@@ -90,6 +90,36 @@ def test_seconds_beyond_all_numbers() -> None:
             evaluators.check(spec)
 
 
+NEEDED: dict[str, dict[str, Any]] = {
+    "command": {"command": "true"},
+    "test_on_output": {"command": "true", "expected": {"a": "PASSED"}},
+    "swebench": {"instance": {"FAIL_TO_PASS": ["a"]}},
+    "harbor": {"tests": {"test.sh": "true"}},
+    "trajectory": {"function": "a:b"},
+}
+OTHER = {"text": True, "seconds": "soon", "texts": "one", "mapping": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "kind"),
+    [
+        (name, option, kind)
+        for name in evaluators.names()
+        for option, kind in (evaluators.options_of(name) or {}).items()
+    ],
+)
+def test_every_option_holds_what_it_says(name: str, option: str, kind: str) -> None:
+    """With what it needs an evaluator is taken; a value of another kind is refused by its option's path."""
+    evaluators.validate(name, NEEDED.get(name, {}))
+    with pytest.raises(EvaluatorError, match=rf"^evaluator\.options\.{option}: "):
+        evaluators.validate(name, {**NEEDED.get(name, {}), option: OTHER[kind]})
+
+
+def test_an_evaluator_that_does_not_say_what_it_takes() -> None:
+    """Somebody else's needn't."""
+    assert evaluators.options_of(PATH) is None
+
+
 def test_who_gets_a_fresh_runtime() -> None:
     """Who always needs one, and who is asked for one."""
     specs = {

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from bus.memory import MemoryBlobStore
+from schemas.records import Boundary
+from schemas.task import Step
 from stage_workers import evaluators
-from stage_workers.evaluators import EvaluatorError
+from stage_workers.evaluators import Artifacts, EvaluatorError, references_in
 from stage_workers.evaluators.log_parsers import pytest as pytest_log
 from stage_workers.evaluators.test_on_output import differences
 from stage_workers.runtimes import LocalRuntime
+from stage_workers.steps import run_steps
 from tests.stage_workers.evaluators.conftest import ContextMaker
-from tests.stage_workers.evaluators.repository import RIGHT
+from tests.stage_workers.evaluators.repository import RIGHT, setup_step
 
 LOG = "printf 'PASSED a.py::one\\nFAILED a.py::two - oh\\n'"
 EXPECTED = {"a.py::one": "PASSED", "a.py::two": "FAILED"}
@@ -52,6 +56,28 @@ async def test_in_a_fresh_runtime(repositories: tuple[LocalRuntime, LocalRuntime
     await agent.upload("shapes.py", RIGHT.encode())
     (grade,) = await evaluator.evaluate(context(agent, fresh))
     assert (grade.value, grade.details["differences"]) == (1.0, {})
+
+
+async def test_from_the_kept_patch(
+    repositories: tuple[LocalRuntime, LocalRuntime], store: MemoryBlobStore, context: ContextMaker
+) -> None:
+    """Once the session's runtime is gone, the patch that its grading kept stands for it."""
+    agent, fresh = repositories
+    evaluator = evaluators.get("test_on_output", {"command": LOG, "expected": EXPECTED})
+    await agent.upload("shapes.py", RIGHT.encode())
+    around = context(agent, fresh)
+    await evaluator.evaluate(around)
+    await fresh.stop()
+    await fresh.start()
+    await run_steps(fresh, [Step.model_validate(setup_step())], "prepare", Boundary.SANDBOX)
+    kept = references_in({"artifacts": around.artifacts.details})
+    (grade,) = await evaluator.evaluate(context(None, fresh, artifacts=Artifacts(store, "s1", earlier=kept)))
+    assert grade.value == 1.0
+    assert await fresh.download("shapes.py") == RIGHT.encode()
+    with pytest.raises(EvaluatorError, match="the session's patch can't be had any more"):
+        await evaluator.evaluate(context(None, fresh))
+    with pytest.raises(EvaluatorError, match="that one is gone; what works from what was kept still grades"):
+        await evaluator.evaluate(context(None))
 
 
 async def test_no_runner(runtime: LocalRuntime, context: ContextMaker) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from schemas.task import RuntimeSpec
 from stage_workers.runtimes import RuntimeFault
@@ -143,3 +144,13 @@ async def test_missing_things_say_what_to_type(stand_in: Path, make: Runtimes, m
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RuntimeFault, match="apptainer is not on the PATH; install it"):
         await make(spec(stand_in), "s1.1.1").start()
+
+
+async def test_without_apptainer_nothing_is_said_of_instances(
+    stand_in: Path, make: Runtimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None was ever started, so none has to be stopped; the fault alone says what is missing."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with capture_logs() as logs, pytest.raises(RuntimeFault, match="not on the PATH"):
+        await make(spec(stand_in), "s1.1.1").start()
+    assert logs == []
