@@ -178,6 +178,10 @@ class Projection:
         if event.type in _GROUP_STATES and group.state != GroupEventType.CLOSED:
             group.state, group.reason = str(event.type), event.reason or group.reason
         task.policy_id, task.harness = task.policy_id or event.policy_id, task.harness or event.harness
+        if event.type is GroupEventType.REGISTERED and not event.requeue_of and isinstance(event.task, dict):
+            task.num_samples, task.submitted_at = task.num_samples or event.size, task.submitted_at or event.at
+            self._note_callback(task, event.task)
+            task.digest = task.digest or digest_of(event.task)  # the command itself may have expired
 
     def _take_fact(self, fact: SessionEvent, partition: int, offset: int) -> None:
         if fact.type is SessionEventType.FORGOTTEN:

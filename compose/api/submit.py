@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, Field
 
 from bus import Bus, BusUnavailableError
+from compose import submissions
 from compose.api.callbacks.allowed import refusal
 from compose.api.problems import ApiError, FieldProblem, not_now
-from compose.api.projection import digest_of
 from compose.api.settings import ApiSettings
 from compose.api.views import Views
 from compose.cli.task_file import check_spec, request_of
@@ -22,10 +22,6 @@ from schemas.task import TaskSpec
 
 TaskId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,199}$")]
 """A task id stands in URLs, so it may hold less than a task file's."""
-
-TOGETHER = 200
-"""Tasks that are on their way to the broker at a time."""
-
 
 EXAMPLE: Final[dict[str, Any]] = {
     "task_id": "example-1",
@@ -61,24 +57,30 @@ class Submissions:
         """
         # In a thread: thousands of tasks take a while to check.
         requests, digests = await asyncio.to_thread(self._checked, specs, where or [""] * len(specs))
-        for task_id, digest in digests.items():
-            self._compare(task_id, digest)
-        new = {r.task_id: r for r in requests if self._views.rows.known_digest(r.task_id) is None}
-        await self._publish(list(new.values()))
-        for task_id, digest in digests.items():
-            self._compare(task_id, digest)  # two submissions may have met: the log's first one counts
-        return [self._as_stands(request) for request in requests]
+        deadline_s = self._settings.publish_within_s
+        try:
+            async with asyncio.timeout(deadline_s + 1):
+                taken = await submissions.take(self._bus, self._views, requests, digests, deadline_s=deadline_s)
+        except submissions.TaskIdTakenError as error:
+            raise ApiError(409, str(error), hint=error.hint) from error
+        except MalformedRecordError as error:
+            raise ApiError(422, f"the task doesn't fit a record: {error}") from error
+        except (BusUnavailableError, TimeoutError) as late:
+            raise not_now(
+                "Kafka didn't acknowledge the task in time; it may still be taken",
+                hint="send the same submission again: under the same task_id it is the same task",
+            ) from late
+        return [one.request for one in taken]
 
     def _checked(self, specs: Sequence[TaskSpec], places: Sequence[str]) -> tuple[list[TaskRequest], dict[str, str]]:
         """The commands, and the digest of each task id's specification."""
-        requests = [request_of(spec) for spec in specs]
-        digests: dict[str, str] = {}
-        for spec, request, place in zip(specs, requests, places, strict=True):
+        for spec, place in zip(specs, places, strict=True):
             self._check(spec, place)
-            digest = digest_of(request.spec)
-            if digests.setdefault(request.task_id, digest) != digest:
-                raise ApiError(422, f"{place}task_id: {request.task_id!r} stands here twice, for different tasks")
-        return requests, digests
+        requests = [request_of(spec) for spec in specs]
+        try:
+            return requests, submissions.digests_of(requests, places)
+        except CommandError as error:
+            raise ApiError(422, str(error)) from error
 
     def _check(self, spec: TaskSpec, place: str) -> None:
         try:
@@ -95,44 +97,6 @@ class Submissions:
                 hint="its operator lists hosts in POLYNYA_API_CALLBACK_HOSTS",
                 errors=errors,
             )
-
-    def _compare(self, task_id: str, digest: str) -> None:
-        known = self._views.rows.known_digest(task_id)
-        if known is not None and known != digest:
-            raise ApiError(
-                409,
-                f"task {task_id!r} exists with another specification",
-                hint="give it an id of its own, or none; the same specification would be the same task",
-            )
-
-    async def _publish(self, requests: list[TaskRequest]) -> None:
-        deadline_s = self._settings.publish_within_s
-        try:
-            async with asyncio.timeout(deadline_s + 1):
-                for start in range(0, len(requests), TOGETHER):
-                    some = requests[start : start + TOGETHER]
-                    placed = await asyncio.gather(*(self._bus.publish(r, deadline_s=deadline_s) for r in some))
-                    for position in placed:
-                        await self._views.wait_past(position)
-        except MalformedRecordError as error:
-            raise ApiError(422, f"the task doesn't fit a record: {error}") from error
-        except (BusUnavailableError, TimeoutError) as late:
-            raise not_now(
-                "Kafka didn't acknowledge the task in time; it may still be taken",
-                hint="send the same submission again: under the same task_id it is the same task",
-            ) from late
-
-    def _as_stands(self, request: TaskRequest) -> TaskRequest:
-        row = self._views.rows.tasks.get(request.task_id)
-        if row is None or not row.submitted_at:
-            return request
-        return TaskRequest(
-            task_id=request.task_id,
-            policy_id=row.policy_id or request.policy_id,
-            harness=row.harness or request.harness,
-            num_samples=row.num_samples or request.num_samples,
-            submitted_at=row.submitted_at,
-        )
 
 
 def accepted(request: TaskRequest) -> dict[str, object]:

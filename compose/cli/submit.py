@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from bus import Bus
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, is_live, out, print_json
 from compose.cli.display import results_table
 from compose.cli.task_file import read_tasks, request_of
 from compose.errors import CommandError
 from compose.settings import load
+from compose.submissions import LoggedTasks, Taken, digests_of, take
 from compose.watch import Progress, follow
+from schemas.task import TaskSpec
 
 # Where nobody watches live, a line this often is enough.
 PLAIN_EVERY_S = 2.0
@@ -34,18 +38,20 @@ async def submit(
 ) -> None:
     """Submit tasks. Nothing is submitted unless every task of the file is valid."""
     settings = load()
-    requests = [request_of(spec) for spec in read_tasks(file)]
-    since_ms = int(time.time() * 1000)
+    specs = read_tasks(file)
     async with open_bus(settings) as bus:
-        for request in requests:
-            await bus.publish(request)
-        total = sum(r.num_samples for r in requests)
+        taken = {one.request.task_id: one for one in await submit_to(bus, specs)}
+        total = sum(one.request.num_samples for one in taken.values())
+        known = [task_id for task_id, one in taken.items() if not one.is_new]
         if not as_json:
-            for request in requests:
-                out.print(f"submitted task {request.task_id}: {request.num_samples} session(s)")
+            for task_id, one in taken.items():
+                said = "submitted task" if one.is_new else "not run again: the same was submitted before as task"
+                out.print(f"{said} {task_id}: {one.request.num_samples} session(s)", markup=False)
+            if known:
+                out.print("to run one anew, give it another task_id, or none")
         if not wait:
             if as_json:
-                print_json({"tasks": [r.task_id for r in requests], "sessions": total})
+                print_json({"tasks": list(taken), "sessions": total, "known": known})
             else:
                 out.print("follow with: polynya status")
             return
@@ -53,9 +59,9 @@ async def submit(
         try:
             progress = await follow(
                 bus,
-                [r.task_id for r in requests],
+                taken,
                 expected=total,
-                since_ms=since_ms,
+                since_ms=min(one.request.submitted_at for one in taken.values()),
                 timeout_s=timeout_s,
                 on_change=reporter.show,
             )
@@ -66,6 +72,20 @@ async def submit(
         print_json([{"session_id": s.session_id, "status": s.status, "reward": s.reward} for s in scored])
     else:
         out.print(results_table(scored))
+
+
+async def submit_to(bus: Bus, specs: Sequence[TaskSpec]) -> list[Taken]:
+    """Ask for these tasks; those that stand on the log already, word for word, aren't asked for again.
+
+    Raises:
+        CommandError: an id stands for another task, on the log or among these. Nothing is submitted then.
+    """
+    requests = [request_of(spec) for spec in specs]
+    digests = digests_of(requests)
+    # Ids that were made up just now needn't be looked for.
+    log = LoggedTasks(bus, (spec.task_id for spec in specs if spec.task_id is not None))
+    await log.read()
+    return await take(bus, log, requests, digests)
 
 
 class ProgressPrinter:
