@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from compose.cli.console import out
+from compose.cli.console import out, print_json
 from compose.errors import usage
 from compose.runtime_info import running_info
 from compose.settings import api_key, callback_key, load
@@ -30,9 +31,12 @@ def key(*, callbacks: bool = typer.Option(default=False, help="the key that sign
 
 
 @app.command("url")
-def url() -> None:
+def url(*, as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False) -> None:
     """Print where the running stack's API is."""
     info = running_info(load())
     if info is None or not info.api_url:
         raise usage("no API runs in this state directory", hint="polynya up --api, or polynya run api")
-    out.print(info.api_url, markup=False)
+    if as_json:
+        print_json({"url": info.api_url})
+    else:
+        out.print(info.api_url, markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -39,6 +40,15 @@ def print_json(value: Any) -> None:
     """One JSON document on stdout, for machines."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def flush() -> None:
+    """Give out what is still held back; that nobody reads it any more (`polynya … | head`) is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_live() -> bool:

@@ -38,7 +38,7 @@ from compose.cli import (
 from compose.cli import (
     eval as eval_,
 )
-from compose.cli.console import die, err, out
+from compose.cli.console import die, err, flush, out
 from compose.cli.errors import first_problem
 from compose.errors import CommandError, ExitCode, dependency_down, usage
 
@@ -133,6 +133,8 @@ def main() -> None:
         if known is None:
             raise
         die(known)
+    finally:
+        flush()
 
 
 def _outage(error: BaseException) -> CommandError | None:

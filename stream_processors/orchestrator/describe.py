@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import signal
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -41,4 +42,5 @@ def _docs(moves: type[StrEnum]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # into `head`: it ends as any other program does
     print(sessions(), groups(), sep="\n\n")  # noqa: T201 - what the command is for
