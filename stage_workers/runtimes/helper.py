@@ -18,6 +18,19 @@ _ANSWER_S = 30.0
 _LONGEST = 4096
 
 
+async def heard(channel: socket.socket, longest: int, descriptors: int) -> tuple[bytes, list[int]]:
+    """What comes next on a channel, with the descriptors that come along; nothing at its end."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(channel.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(channel.fileno())
+    said, found, _, _ = socket.recv_fds(channel, longest, descriptors)
+    return said, list(found)
+
+
 class NamespaceHelper:
     """Begun when it is first asked, and anew when it has ended. It ends with its owner, however that ends: it reads our channel's end."""
 
@@ -49,18 +62,11 @@ class NamespaceHelper:
     async def _answer(self, what: bytes, descriptors: Sequence[int]) -> tuple[bytes, list[int]]:
         channel = self._begun()
         socket.send_fds(channel, [what], descriptors)
-        loop = asyncio.get_running_loop()
-        ready = asyncio.Event()
-        loop.add_reader(channel.fileno(), ready.set)
-        try:
-            await ready.wait()
-        finally:
-            loop.remove_reader(channel.fileno())
-        said, found, _, _ = socket.recv_fds(channel, _LONGEST, 2)
+        said, found = await heard(channel, _LONGEST, 2)
         if not said:
             self.close()
             said = b"the helper ended"
-        return said, list(found)
+        return said, found
 
     def _begun(self) -> socket.socket:
         if self._channel is not None and self._process is not None and self._process.poll() is None:

@@ -21,8 +21,7 @@ from compose.cpu_engine.tiny_model import ensure_tiny_model
 from compose.engines import add_engine
 from schemas.arrays import unpack_ids, unpack_logprobs, unpack_mask
 from schemas.records import PolicyEvent, PolicyEventType, ScoredTrajectory, Trace
-from tests.e2e.engine import ROOT
-from tests.e2e.engine_pair import running_pair
+from tests.e2e.engine import ROOT, running_pair
 from tests.e2e.stack import Stack
 from tests.trainer_sink.policies.test_frozen import is_stopped
 from trainer_sink.policies import PolicyWriter

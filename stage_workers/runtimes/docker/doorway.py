@@ -21,6 +21,7 @@ from stage_workers.runtimes import namespace_helper
 from stage_workers.runtimes.base import Listener, RuntimeFault
 from stage_workers.runtimes.docker.engine import Engine, gone_is
 from stage_workers.runtimes.docker.orphans import remove
+from stage_workers.runtimes.helper import heard
 from stage_workers.runtimes.network import listener_of
 
 _SENT_S = 30.0
@@ -50,7 +51,7 @@ async def listen_by_container(engine: Engine, image: str, container: str, labels
                     channel, _ = await asyncio.get_running_loop().sock_accept(door)
                     with channel:
                         channel.setblocking(False)
-                        descriptor = await _received(channel)
+                        _, found = await heard(channel, 1, 1)
             except TimeoutError:
                 said = await engine.call("the helper can't be asked", lambda client: client.logs(helper, tail=3))
                 raise RuntimeFault(
@@ -59,21 +60,9 @@ async def listen_by_container(engine: Engine, image: str, container: str, labels
                 ) from None
         finally:
             await asyncio.shield(asyncio.ensure_future(remove(engine, helper)))
-    return listener_of(socket.socket(fileno=descriptor))
-
-
-async def _received(channel: socket.socket) -> int:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(channel.fileno(), ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(channel.fileno())
-    _, found, _, _ = socket.recv_fds(channel, 1, 1)
     if not found:
         raise RuntimeFault("the helper in the sandbox's network sent no socket")
-    return found[0]
+    return listener_of(socket.socket(fileno=found[0]))
 
 
 def _create(client: Any, image: str, container: str, path: str, labels: Mapping[str, str]) -> str:
