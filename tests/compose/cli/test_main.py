@@ -31,15 +31,16 @@ def test_outages_have_their_own_exit_code_and_a_next_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments"), [("compose.cli.main", ["--help"]), ("stream_processors.orchestrator.describe", [])]
+    ("module", "arguments"), [("compose.cli.main", ["api", "key"]), ("stream_processors.orchestrator.describe", [])]
 )
-def test_a_reader_that_has_gone_is_no_error(module: str, arguments: list[str]) -> None:
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path, module: str, arguments: list[str]) -> None:
     """`polynya … | head`: nothing is said of a broken pipe."""
     readable, writable = os.pipe()
     os.close(readable)
     try:
         command = [sys.executable, "-m", module, *arguments]
-        done = subprocess.run(command, stdout=writable, stderr=subprocess.PIPE, timeout=60, check=False)
+        env = {**os.environ, "POLYNYA_STATE_DIR": str(tmp_path), "PYTHONUNBUFFERED": ""}
+        done = subprocess.run(command, stdout=writable, stderr=subprocess.PIPE, env=env, timeout=60, check=False)
     finally:
         os.close(writable)
     assert done.stderr == b""
