@@ -16,10 +16,14 @@ async def publish_control(
     target: str,
     reason: str,
     *,
+    for_ms: int = 0,
     issuer: str = "cli",
     deadline_s: float | None = None,
 ) -> None:
-    """Say it of a session, task, group, policy, node or the fleet (`kind`), named `target`; it is done some moments later."""
+    """Say it of a session, task, group, policy, node or the fleet (`kind`), named `target`; it is done some moments later.
+
+    A pause or a drain ends by itself after `for_ms`, unless that is 0.
+    """
     control = Control(
         control_id=uuid.uuid4().hex,
         target=target,
@@ -27,6 +31,7 @@ async def publish_control(
         action=action,
         reason=reason,
         issuer=issuer,
+        for_ms=for_ms,
         at=int(time.time() * 1000),
     )
     await bus.publish(control, deadline_s=deadline_s)

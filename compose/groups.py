@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from bus import Bus
@@ -60,11 +61,11 @@ class Overview:
         """Where a group stands, in a word or two: why it waits, or how it ended."""
         if row.stage is GroupStage.CLOSED:
             return f"closed ({row.close_reason})"
+        now = int(time.time() * 1000) if now is None else now
         if row.stage is GroupStage.WAITING:
-            now = int(time.time() * 1000) if now is None else now
             why = why_waiting(row, SeenGroups((), self.controls, self.ledger, self.max_lag, now))
             return "waiting" if why is None else f"waiting ({str(why).replace('_', ' ')})"
-        held = self.controls.holds(row.names)
+        held = self.controls.holds(row.names, now)
         return "paused" if held is ControlAction.PAUSE else "running"
 
     def trainers(self, now: int) -> dict[str, tuple[Trainer, int]]:
@@ -72,12 +73,14 @@ class Overview:
         live = self.ledger.trainers.items()
         return {name: (trainer, self.ledger.lag(trainer)) for name, trainer in live if trainer.is_live(now)}
 
-    def held(self) -> list[str]:
+    def held(self, now: int | None = None) -> list[str]:
         """What is paused or drained, one text each."""
-        return [
-            f"{'paused' if action is ControlAction.PAUSE else 'draining'}: {kind if target == '*' else f'{kind} {target}'}"
-            for (kind, target), action in sorted(self.controls.in_force().items())
-        ]
+        found = []
+        for (kind, target), span in sorted(self.controls.in_force(now or int(time.time() * 1000)).items()):
+            how = "paused" if span.action is ControlAction.PAUSE else "draining"
+            until = "" if span.to_at is None else f" until {datetime.fromtimestamp(span.to_at // 1000, UTC):%F %T} UTC"
+            found.append(f"{how}: {kind if target == '*' else f'{kind} {target}'}{until}")
+        return found
 
     def as_json(self, row: GroupRow) -> Mapping[str, Any]:
         """A group as one JSON object."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from bus import Bus
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, out
+from compose.cli.log_source import duration_s
 from compose.cli.status import resolve_session, states
 from compose.controls import publish_control
 from compose.errors import usage
@@ -22,6 +24,9 @@ _Task = Annotated[str | None, typer.Option("--task", help="everything of this ta
 _Group = Annotated[str | None, typer.Option("--group", help="this group (an id, or its start)")]
 _Node = Annotated[str | None, typer.Option("--node", help="this worker or proxy")]
 _All = Annotated[bool, typer.Option("--all", help="the whole fleet")]
+_For = Annotated[
+    str | None, typer.Option("--for", help="it ends by itself after 90s, 30m, 12h, 7d (default: by `resume`)")
+]
 _Reason = Annotated[str, typer.Option(help="why, for the record")]
 
 
@@ -77,10 +82,12 @@ async def pause(
     group: _Group = None,
     node: _Node = None,
     everything: _All = False,
+    for_: _For = None,
     reason: _Reason = "paused by an operator",
 ) -> None:
     """Hold back: no group is admitted, no session is given to a worker; what a worker has goes on. Until `resume`."""
-    await _hold(ControlAction.PAUSE, {"policy": policy, "task": task, "group": group, "node": node}, everything, reason)
+    targets = {"policy": policy, "task": task, "group": group, "node": node}
+    await _hold(ControlAction.PAUSE, targets, everything, reason, for_)
 
 
 @async_command
@@ -91,10 +98,12 @@ async def drain(
     group: _Group = None,
     node: _Node = None,
     everything: _All = False,
+    for_: _For = None,
     reason: _Reason = "drained by an operator",
 ) -> None:
     """Let run out: no further group is admitted, open ones run to their end; a worker finishes what it has. Until `resume`."""
-    await _hold(ControlAction.DRAIN, {"policy": policy, "task": task, "group": group, "node": node}, everything, reason)
+    targets = {"policy": policy, "task": task, "group": group, "node": node}
+    await _hold(ControlAction.DRAIN, targets, everything, reason, for_)
 
 
 @async_command
@@ -113,7 +122,12 @@ async def resume(
     )
 
 
-async def _hold(action: ControlAction, targets: dict[str, str | None], everything: bool, reason: str) -> None:
+async def _hold(
+    action: ControlAction, targets: dict[str, str | None], everything: bool, reason: str, for_: str | None = None
+) -> None:
+    for_ms = int(duration_s("--for", for_) * 1000) if for_ is not None else 0
+    if for_ is not None and not for_ms:
+        raise usage(f"--for {for_!r} is no time at all", hint="--for 10m")
     named = {kind: target for kind, target in targets.items() if target}
     if len(named) + everything != 1:
         raise usage(
@@ -123,11 +137,12 @@ async def _hold(action: ControlAction, targets: dict[str, str | None], everythin
     async with open_bus(load()) as bus:
         name = target if kind == "fleet" else await _target(bus, kind, target)
         if action is ControlAction.RESUME and kind != "fleet":
-            held = (await Overview.read(bus)).controls.in_force()
+            held = (await Overview.read(bus)).controls.in_force(int(time.time() * 1000))
             if (kind, name) not in held:
                 raise usage(f"{kind} {name} is neither paused nor drained", hint="polynya status")
-        await publish_control(bus, action, kind, name, reason)
-    out.print(f"{action}: {kind if name == '*' else f'{kind} {name}'}", markup=False)
+        await publish_control(bus, action, kind, name, reason, for_ms=for_ms)
+    how_long = f", for {for_}" if for_ else ""
+    out.print(f"{action}: {kind if name == '*' else f'{kind} {name}'}{how_long}", markup=False)
 
 
 async def _target(bus: Bus, kind: str, text: str) -> str:

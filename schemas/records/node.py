@@ -66,7 +66,10 @@ class ControlAction(WireEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control(Record):
-    """Broadcast: `action` for `target` (a session, group, task, node or policy id, or '*')."""
+    """Broadcast: `action` for `target` (a session, group, task, node or policy id, or '*').
+
+    A pause or a drain with `for_ms` ends by itself so long after the log has it; 0: when it is resumed.
+    """
 
     NAME: ClassVar[str] = "control"
     TOPIC: ClassVar[str] = "rollout.control"
@@ -79,6 +82,7 @@ class Control(Record):
     reason: str = ""
     issuer: str = ""
     at: int = 0
+    for_ms: int = 0
 
     @property
     def key(self) -> str:

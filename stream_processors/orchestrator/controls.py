@@ -28,11 +28,15 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From when until when (None: still) something was paused or drained, in UTC epoch ms."""
+    """From when until when (None: until it is resumed) something is paused or drained, in UTC epoch ms."""
 
     action: ControlAction
     from_at: int
     to_at: int | None
+
+    def is_over(self, at: int) -> bool:
+        """Whether it has ended by then."""
+        return self.to_at is not None and self.to_at <= at
 
 
 @dataclass(slots=True)
@@ -78,19 +82,19 @@ class Controls:
                 return control
         return None
 
-    def holds(self, names: Names) -> ControlAction | None:
+    def holds(self, names: Names, now: int) -> ControlAction | None:
         """PAUSE or DRAIN when that is in force for one of these names, the stronger of the two; else None."""
         if not self._standing:
             return None
-        found = {spans[-1].action for spans in self._of(names) if spans and spans[-1].to_at is None}
+        found = {spans[-1].action for spans in self._of(names) if spans and not spans[-1].is_over(now)}
         if ControlAction.PAUSE in found:
             return ControlAction.PAUSE
         return ControlAction.DRAIN if found else None
 
-    def holds_node(self, node_id: str) -> bool:
+    def holds_node(self, node_id: str, now: int) -> bool:
         """Whether a worker gets nothing new; what holds the whole fleet holds groups and sessions, not its workers."""
         spans = self._spans_of(("node", node_id)) if self._standing else []
-        return bool(spans) and spans[-1].to_at is None
+        return bool(spans) and not spans[-1].is_over(now)
 
     def paused_ms(self, names: Names, since_at: int, until_at: int) -> int:
         """How long it was paused between two times."""
@@ -106,18 +110,18 @@ class Controls:
             reached = max(reached, end)
         return total
 
-    def in_force(self) -> dict[tuple[str, str], ControlAction]:
-        """What is paused or drained now: (kind, target) → action."""
+    def in_force(self, now: int) -> dict[tuple[str, str], Span]:
+        """What is paused or drained now, by (kind, target)."""
         return {
-            place: spans[-1].action
+            place: spans[-1]
             for place in self._standing
-            if (spans := self._spans_of(place)) and spans[-1].to_at is None
+            if (spans := self._spans_of(place)) and not spans[-1].is_over(now)
         }
 
     def renewals(self, now: int) -> list[Control]:
         """What is in force and was told too long ago for the topic's retention, to be told again."""
         due: list[Control] = []
-        for place in self.in_force():
+        for place in self.in_force(now):
             last = self._standing[place][-1]
             if now - self._told_at[last.control_id] >= RENEW_AFTER_MS:
                 due.append(replace(last, issuer=ISSUER))
@@ -126,7 +130,7 @@ class Controls:
     def forget(self, before: int) -> None:
         """Drop what was told before then: nothing that it could mean still runs. Of what is in force the last word stays."""
         self.cancels = [c for c in self.cancels if c.at >= before]
-        in_force = self.in_force()
+        in_force = self.in_force(before)
         for place, told in list(self._standing.items()):
             kept = [c for c in told if c.at >= before] or (told[-1:] if place in in_force else [])
             if kept:
@@ -157,12 +161,14 @@ class Controls:
             told = sorted([*told, *resumed], key=lambda c: c.at)
         spans: list[Span] = []
         for control in told:
-            if spans and spans[-1].to_at is None:
-                if spans[-1].action is control.action:
+            to_at = control.at + control.for_ms if control.for_ms else None
+            if spans and not spans[-1].is_over(control.at):
+                if spans[-1].action is control.action:  # told again: the last word says until when
+                    spans[-1] = replace(spans[-1], to_at=to_at)
                     continue
                 spans[-1] = replace(spans[-1], to_at=control.at)
             if control.action is not ControlAction.RESUME:
-                spans.append(Span(control.action, control.at, None))
+                spans.append(Span(control.action, control.at, to_at))
         return spans
 
 

@@ -155,7 +155,7 @@ def _assign(seen: Seen, queued: list[SessionRow]) -> Iterator[SessionEvent]:
         return
     on_their_way = {p.session_id for p in seen.pending if p.type is Fact.INIT_ASSIGNED}
     for row in sorted(queued, key=lambda r: (-r.priority, r.registered_at, r.session_id)):
-        if row.session_id in on_their_way or seen.controls.holds(row.names) is ControlAction.PAUSE:
+        if row.session_id in on_their_way or seen.controls.holds(row.names, seen.now) is ControlAction.PAUSE:
             continue
         worker = max(free, key=lambda w: (places[w].idle, free[w], w), default=None)
         if worker is None:
@@ -190,7 +190,7 @@ def _free_places(seen: Seen) -> dict[tuple[str, str], _Place]:
     free: dict[tuple[str, str], _Place] = {}
     for node in fleet.workers(seen.now, seen.limits.lease_ttl_ms):
         beat = node.beat
-        if not seen.controls.holds_node(beat.node_id):
+        if not seen.controls.holds_node(beat.node_id, seen.now):
             prepared = sum(held.stage in (Stage.INIT, Stage.READY) for held in beat.holds)
             free[beat.node_id, beat.incarnation] = _Place(beat.free_init, beat.free_run - prepared)
     if not any(place.free > 0 for place in free.values()):

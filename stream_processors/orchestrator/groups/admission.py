@@ -56,7 +56,7 @@ def admissions(seen: SeenGroups) -> list[GroupEvent]:
 
 def why_waiting(row: GroupRow, seen: SeenGroups, given: Sequence[GroupEvent] = ()) -> Wait | None:
     """Why a group may not be admitted now; None when it may."""
-    held = seen.controls.holds(row.names)
+    held = seen.controls.holds(row.names, seen.now)
     if held is not None:
         return Wait.PAUSED if held is ControlAction.PAUSE else Wait.DRAINING
     if row.requeue_of:

@@ -10,6 +10,7 @@ import pytest
 from bus.memory import MemoryBus
 from compose.cli import control
 from compose.errors import CommandError
+from compose.groups import Overview
 from schemas import ids
 from schemas.records import Control, ControlAction, Heartbeat, SessionState, Stage, TaskRequest
 from stream_processors.orchestrator.tasks import register
@@ -35,9 +36,9 @@ def told(bus: MemoryBus) -> list[tuple[ControlAction, str, str]]:
     return [(c.action, c.target_kind, c.target) for c in records if isinstance(c, Control)]
 
 
-async def hold(action: ControlAction, everything: bool = False, **targets: str) -> None:
+async def hold(action: ControlAction, everything: bool = False, for_: str | None = None, **targets: str) -> None:
     """What the three commands do."""
-    await control._hold(action, dict(targets), everything, "because")
+    await control._hold(action, dict(targets), everything, "because", for_)
 
 
 @pytest.mark.parametrize("targets", [{}, {"policy": "p", "task": "t"}], ids=["none", "two"])
@@ -71,6 +72,23 @@ async def test_only_what_is_held_can_be_resumed(bus: MemoryBus) -> None:
     await hold(ControlAction.RESUME, policy="p")
     await hold(ControlAction.RESUME, everything=True)
     assert told(bus)[-1] == (ControlAction.RESUME, "fleet", "*")
+
+
+async def test_a_pause_with_an_end(bus: MemoryBus) -> None:
+    """It says how long it holds; what is no time is refused, and what is over can't be resumed."""
+    for text in ("0s", "soon"):
+        with pytest.raises(CommandError, match=f"--for '{text}' is no"):
+            await hold(ControlAction.PAUSE, policy="p", for_=text)
+    await hold(ControlAction.PAUSE, policy="p", for_="10m")
+    (record,) = (d.decode() for d in bus.records("rollout.control"))
+    assert isinstance(record, Control)
+    assert record.for_ms == 600_000
+    view = await Overview.read(bus)
+    (span,) = view.controls.in_force(0).values()
+    assert span.to_at is not None
+    (held,) = view.held(span.to_at - 1)
+    assert held.startswith("paused: policy p until 20")
+    assert view.held(span.to_at) == []
 
 
 @pytest.mark.parametrize(
