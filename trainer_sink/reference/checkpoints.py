@@ -6,20 +6,23 @@ filled under another name, synced and renamed; `latest` names the newest, replac
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 import orjson
 
-from trainer_sink.reference.errors import CheckpointError
+from trainer_sink.reference.errors import CheckpointError, RunInUseError
 
 FORMAT: Final = 1
 LATEST: Final = "latest"
 FOLDER: Final = "checkpoints"
+LOCK: Final = ".lock"
 OPTIMIZER: Final = Path("trainer") / "optimizer.state"
 STATE: Final = Path("trainer") / "state.json"
 
@@ -118,6 +121,20 @@ class Checkpoints:
         whole = sorted(path for path in self.folder.glob("step-*") if path.name <= newest.name)
         for path in whole[: -self._keep]:
             shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def sole_use(output_dir: Path) -> Iterator[None]:
+    """Makes the directory if need be; nobody else trains in it meanwhile, or RunInUseError. The lock goes with the process."""
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with (output_dir / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise RunInUseError(
+                f"another process trains in {output_dir}: wait for it, or use another output directory"
+            ) from exc
+        yield
 
 
 def _sync(path: Path) -> None:
