@@ -1,4 +1,4 @@
-"""How others learn that a proxy is there: its heartbeat on the bus, and the file with its ports."""
+"""How others learn that a proxy is there: its addresses, its heartbeat on the bus, and the file with its ports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,89 @@ from typing import Any
 import structlog
 
 from bus import EventLog
-from schemas.records import Heartbeat
+from capture_proxy.admin import Admin
+from capture_proxy.mitm import Listener
+from capture_proxy.ports import now_ms
+from capture_proxy.recorder import Recorder
+from capture_proxy.settings import ProxySettings
+from schemas.records import Heartbeat, Held, Stage
 
 log = structlog.get_logger(__name__)
+
+
+class Presence:
+    """What a proxy that runs says of itself."""
+
+    def __init__(
+        self, settings: ProxySettings, incarnation: str, recorder: Recorder, listener: Listener, admin: Admin
+    ) -> None:
+        self._settings = settings
+        self._incarnation = incarnation
+        self._recorder = recorder
+        self._listener = listener
+        self._admin = admin
+        self.authority_pem = ""
+        """The certificate (public) that those who use the forward listener must trust; empty where there is none."""
+        self.is_stopping = False
+
+    @property
+    def data_address(self) -> str:
+        """The data listener's URL."""
+        return f"http://{self._settings.advertise_host or self._settings.host}:{self._listener.port}"
+
+    @property
+    def forward_address(self) -> str:
+        """The forward listener's URL, for `HTTPS_PROXY`; empty where there is none."""
+        if not self._listener.forward_port:
+            return ""
+        return f"http://{self._settings.advertise_host or self._settings.forward_host}:{self._listener.forward_port}"
+
+    @property
+    def admin_address(self) -> str:
+        """The admin listener's URL."""
+        return f"http://{self._settings.advertise_host or self._settings.admin_host}:{self._admin.port}"
+
+    def heartbeat(self, seq: int) -> Heartbeat:
+        """The `seq`-th heartbeat, as of now."""
+        return Heartbeat(
+            node_id=self._settings.proxy_id,
+            role="proxy",
+            incarnation=self._incarnation,
+            data_address=self.data_address,
+            admin_address=self.admin_address,
+            holds=[
+                Held(session_id=lease.session_id, attempt=lease.attempt, lease_id=lease.lease_id, stage=Stage.RUNNING)
+                for lease in self._recorder.book.active()
+            ],
+            is_draining=self._recorder.is_draining,
+            interval_s=self._settings.heartbeat_s,
+            seq=seq,
+            details=self._details(),
+            at=now_ms(),
+        )
+
+    def _details(self) -> dict[str, Any]:
+        details: dict[str, Any] = {}
+        if self.forward_address:  # how a harness is sent through it
+            details["forward"] = {"address": self.forward_address, "ca_pem": self.authority_pem}
+        if self.is_stopping:
+            details["is_stopping"] = True
+        return details
+
+    def ports(self) -> dict[str, Any]:
+        """What whoever started the process needs, to find it."""
+        return {
+            "pid": os.getpid(),
+            "proxy_id": self._settings.proxy_id,
+            "incarnation": self._incarnation,
+            "host": self._settings.host,
+            "port": self._listener.port,
+            "admin_host": self._settings.admin_host,
+            "admin_port": self._admin.port,
+            "data_address": self.data_address,
+            "forward_address": self.forward_address,
+            "admin_address": self.admin_address,
+        }
 
 
 class Pulse:

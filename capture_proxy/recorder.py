@@ -18,6 +18,7 @@ from capture_proxy.lineage.side_calls import AUX
 from capture_proxy.ports import now_ms
 from capture_proxy.rejections import Rejections
 from capture_proxy.reply import ChatRequest, ProxyError
+from capture_proxy.sealing import Seals
 from capture_proxy.spool import Durability, Spool, SpoolRefusalError
 from capture_proxy.spool.relay import Entry
 from schemas.codec import Encoded, encode
@@ -55,10 +56,17 @@ class Recorder:
         self.newest_attempt: Callable[[str], int] = lambda _session_id: 0
         self.is_draining = False
         self.counts: dict[str, int] = {}
-        self._seal_drain_s = seal_drain_s
-        self._seal_delivery_s = seal_delivery_s
-        self._seals: set[asyncio.Task[None]] = set()
         self._running: dict[str, Call] = {}
+        self._seals = Seals(
+            spool,
+            book,
+            self.lineages,
+            proxy_id=proxy_id,
+            drain_s=seal_drain_s,
+            delivery_s=seal_delivery_s,
+            cut=self._cut,
+            give_up=self._give_up,
+        )
         self._rejections = Rejections(spool, proxy_id=proxy_id, incarnation=incarnation)
 
     # --- leases
@@ -108,54 +116,7 @@ class Recorder:
 
     def begin_seal(self, lease: Lease, reason: str) -> None:
         """Starts a seal without waiting for its end; a lease that is being sealed, or is sealed, stays as it is."""
-        if lease.state not in (LeaseState.OPENING, LeaseState.OPEN):
-            return
-        lease.move(LeaseState.SEALING)
-        lease.seal_reason = reason
-        task = asyncio.create_task(self._seal(lease), name=f"seal-{lease.lease_id}")
-        self._seals.add(task)
-        task.add_done_callback(self._seals.discard)
-
-    async def _seal(self, lease: Lease) -> None:
-        try:
-            async with asyncio.timeout(self._seal_drain_s):
-                await lease.drained()
-        except TimeoutError:
-            self.on_abort(lease, "sealed")
-            await self._await_stragglers(lease)
-        entry = self.spool.append(records.sealed(lease, proxy_id=self.proxy_id, at=now_ms()))
-        while True:
-            try:
-                by = await self.spool.durable(entry, ack_wait_s=0.0)
-                break
-            except TimeoutError:
-                log.warning("lease.seal_not_durable", lease_id=lease.lease_id, last_error=self.spool.relay.last_error)
-        self.book.sealed(lease)
-        self.lineages.closed(lease)
-        lease.move(LeaseState.SEALED)
-        log.info(
-            "lease.sealed",
-            session_id=lease.session_id,
-            lease_id=lease.lease_id,
-            last_seq=lease.last_seq,
-            why=lease.seal_reason,
-            by=by,
-        )
-
-    async def _await_stragglers(self, lease: Lease) -> None:
-        try:
-            async with asyncio.timeout(self._seal_delivery_s):
-                await lease.drained(records_only=True)
-        except TimeoutError:
-            # Without a record for every number the seal would leave a gap, so the record is written here.
-            for call in [c for c in self._running.values() if c.lease is lease]:
-                log.warning("call.unrecorded_at_seal", completion_id=call.completion_id)
-                self.abort(call, "sealed")
-        try:
-            async with asyncio.timeout(self._seal_delivery_s):
-                await lease.drained()
-        except TimeoutError:
-            log.warning("lease.delivery_unknown", lease_id=lease.lease_id, calls=sorted(lease.undelivered))
+        self._seals.begin(lease, reason)
 
     # --- calls
 
@@ -220,6 +181,16 @@ class Recorder:
     def abort(self, call: Call, reason: str) -> None:
         """Appends the record of a call that nobody waits for; nobody has to wait for its durability either."""
         self._append_failure(call, lambda at: records.aborted(call, reason, at=at, now_s=time.monotonic()), reason)
+
+    def _cut(self, lease: Lease, reason: str) -> None:
+        """By whoever runs the calls: the tap is made after this."""
+        self.on_abort(lease, reason)
+
+    def _give_up(self, lease: Lease) -> None:
+        """Writes a record for each call of a lease that still has none."""
+        for call in [c for c in self._running.values() if c.lease is lease]:
+            log.warning("call.unrecorded_at_seal", completion_id=call.completion_id)
+            self.abort(call, "sealed")
 
     def _append_failure(self, call: Call, make: Callable[[int], CompletionRecord], kind: str) -> Entry | None:
         at = now_ms()

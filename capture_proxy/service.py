@@ -1,4 +1,4 @@
-"""Wires settings to parts, runs them, and takes them down in order."""
+"""One proxy's life: its parts are started, drained and taken down in order."""
 
 from __future__ import annotations
 
@@ -13,27 +13,15 @@ from typing import Any
 import structlog
 
 from bus import EventLog
-from capture_proxy.admin import Admin
+from capture_proxy.assembly import assemble
 from capture_proxy.authority import ensure_authority
 from capture_proxy.body_gate import set_gate
-from capture_proxy.engine_pool import EnginePool
 from capture_proxy.engines import Engine, make_engine
-from capture_proxy.leases import LeaseBook, LeaseState
-from capture_proxy.lineage.book import Lineages
-from capture_proxy.lineage.rebuild import Rebuilder
-from capture_proxy.loop_lag import LoopLag
-from capture_proxy.mitm import Listener
-from capture_proxy.pipeline import pipeline
-from capture_proxy.ports import now_ms
-from capture_proxy.presence import Pulse, write_ports
-from capture_proxy.recorder import Recorder
+from capture_proxy.leases import LeaseState
+from capture_proxy.presence import Presence, Pulse, write_ports
 from capture_proxy.rendering.base import Renderer
-from capture_proxy.sessions import SessionsView
 from capture_proxy.settings import ProxySettings
-from capture_proxy.spool import Spool, SpoolRefusalError
-from capture_proxy.spool.adoption import Adopter
-from capture_proxy.tap import Tap
-from schemas.records import Heartbeat, Held, Stage
+from capture_proxy.spool import SpoolRefusalError
 
 log = structlog.get_logger(__name__)
 
@@ -58,9 +46,7 @@ class CaptureProxy:
         self._renderer = renderer
         self._make = make
         self._fsync = fsync
-        self._pulse = Pulse(bus, self._heartbeat_record, every_s=settings.heartbeat_s)
-        self._is_running = self._is_stopping = False
-        self._authority_pem = ""
+        self._is_running = False
 
     async def start(self) -> None:
         """Builds and starts the parts; raises OSError when the spool or a port can't be had, and then nothing is left running."""
@@ -71,71 +57,27 @@ class CaptureProxy:
             await self._close()
             raise
         if self.settings.ports_file is not None:
-            write_ports(self.settings.ports_file, self._ports())
+            write_ports(self.settings.ports_file, self.presence.ports())
         log.info("proxy.started", proxy_id=self.settings.proxy_id, data=self.data_address, admin=self.admin_address)
 
     def _build(self) -> None:
-        settings = self.settings
-        root, name = settings.spool_dir, f"{settings.proxy_id}-{self.incarnation}"
-        self.spool = Spool.create(
-            root,
-            name,
+        parts = assemble(
+            self.settings,
             self._bus,
-            segment_bytes=settings.spool_segment_bytes,
-            fsync=self._fsync,
-            limit_bytes=settings.spool_limit_bytes,
-            ack_wait_s=settings.ack_wait_ms / 1000.0,
-            commit_timeout_s=settings.commit_timeout_s,
-        )
-        self.adopter = Adopter(root, name, self._bus, every_s=settings.adopt_every_s)
-        self.rebuilder = Rebuilder(self._bus, adopt=self.adopter.adopt_now, wait_s=settings.takeover_wait_s)
-        self.recorder = Recorder(
-            self.spool,
-            LeaseBook(),
-            lineages=Lineages(
-                max_bytes=settings.lineage_max_bytes,
-                rebuilder=self.rebuilder,
-                is_relayed=self.spool.relay.is_relayed,
-            ),
-            proxy_id=settings.proxy_id,
+            self._renderer,
             incarnation=self.incarnation,
-            seal_drain_s=settings.seal_drain_s,
-            seal_delivery_s=settings.seal_delivery_s,
+            make=self._make,
+            fsync=self._fsync,
+            health=self.health,
+            on_drain=self.drain,
         )
-        self.engines = EnginePool(
-            self._make,
-            self._renderer,
-            context_length=settings.context_length,
-            logprobs_mode=settings.logprobs_mode,
-            # Twice at most, for its context's size and for a call: together less than a stream waits for the engine's status.
-            wait_s=settings.engine_status_wait_s * 0.4,
-        )
-        self.tap = Tap(
-            self.recorder,
-            self.engines,
-            status_wait_s=settings.engine_status_wait_s,
-            keepalive_s=settings.keepalive_s,
-            call_timeout_s=settings.call_timeout_s,
-            stalled_s=settings.stalled_s,
-            max_resumes=settings.max_resumes,
-        )
-        self.recorder.on_abort = self.tap.abort_lease
-        self.lag = LoopLag()
-        self.listener = Listener()
-        self._steps = pipeline(
-            settings,
-            self.recorder,
-            self.engines,
-            self._renderer,
-            tap=self.tap,
-            lag=self.lag,
-            cut=self.listener.cut,
-        )
+        self.spool, self.adopter, self.rebuilder = parts.spool, parts.adopter, parts.rebuilder
+        self.recorder, self.engines, self.tap = parts.recorder, parts.engines, parts.tap
+        self.listener, self.lag, self._steps = parts.listener, parts.lag, parts.steps
+        self.view, self.admin = parts.view, parts.admin
         set_gate(self._steps.gate)
-        self.view = SessionsView(self._bus, self.recorder, self.engines, on_drain=self.drain)
-        self.recorder.lineages.since_of = self.view.since_of
-        self.recorder.newest_attempt = self.view.attempt_of
-        self.admin = Admin(self.recorder, settings.admin_key.get_secret_value(), health=self.health)
+        self.presence = Presence(self.settings, self.incarnation, self.recorder, self.listener, self.admin)
+        self._pulse = Pulse(self._bus, self.presence.heartbeat, every_s=self.settings.heartbeat_s)
 
     async def _start_parts(self) -> None:
         settings = self.settings
@@ -150,7 +92,7 @@ class CaptureProxy:
         authority_dir = None
         if settings.forward_port is not None:
             authority_dir = settings.authority_dir or settings.spool_dir.parent / "ca"
-            self._authority_pem = await asyncio.to_thread(ensure_authority, authority_dir)
+            self.presence.authority_pem = await asyncio.to_thread(ensure_authority, authority_dir)
         await self.listener.start(
             self._steps.addons,
             host=settings.host,
@@ -168,23 +110,21 @@ class CaptureProxy:
     @property
     def data_address(self) -> str:
         """The data listener's URL."""
-        return f"http://{self.settings.advertise_host or self.settings.host}:{self.listener.port}"
+        return self.presence.data_address
 
     @property
     def forward_address(self) -> str:
         """The forward listener's URL, for `HTTPS_PROXY`; empty where there is none."""
-        if not self.listener.forward_port:
-            return ""
-        return f"http://{self.settings.advertise_host or self.settings.forward_host}:{self.listener.forward_port}"
+        return self.presence.forward_address
 
     @property
     def admin_address(self) -> str:
         """The admin listener's URL."""
-        return f"http://{self.settings.advertise_host or self.settings.admin_host}:{self.admin.port}"
+        return self.presence.admin_address
 
     def drain(self, is_draining: bool = True) -> None:
         """Takes no further leases, the open ones go on; or takes them again, unless it stops."""
-        self.recorder.is_draining = is_draining or self._is_stopping
+        self.recorder.is_draining = is_draining or self.presence.is_stopping
         self._pulse.beat_now()
 
     def health(self) -> dict[str, Any]:
@@ -221,7 +161,7 @@ class CaptureProxy:
         if not self._is_running:
             return
         self._is_running = False
-        self._is_stopping = True
+        self.presence.is_stopping = True
         self.drain()
         await self._hand_over()
         leases = self.recorder.book.active()
@@ -252,48 +192,6 @@ class CaptureProxy:
         is_done = await self.spool.stop(self.settings.stop_relay_s)
         await self.engines.close()
         log.info("proxy.stopped", proxy_id=self.settings.proxy_id, spool_is_empty=is_done)
-
-    def _heartbeat_record(self, seq: int) -> Heartbeat:
-        return Heartbeat(
-            node_id=self.settings.proxy_id,
-            role="proxy",
-            incarnation=self.incarnation,
-            data_address=self.data_address,
-            admin_address=self.admin_address,
-            holds=[
-                Held(session_id=lease.session_id, attempt=lease.attempt, lease_id=lease.lease_id, stage=Stage.RUNNING)
-                for lease in self.recorder.book.active()
-            ],
-            is_draining=self.recorder.is_draining,
-            interval_s=self.settings.heartbeat_s,
-            seq=seq,
-            details=self._details(),
-            at=now_ms(),
-        )
-
-    def _forward_details(self) -> dict[str, Any]:
-        """How a harness is sent through the forward listener: its address, and the authority (public) that it must trust."""
-        if not self.forward_address:
-            return {}
-        return {"forward": {"address": self.forward_address, "ca_pem": self._authority_pem}}
-
-    def _details(self) -> dict[str, Any]:
-        stopping = {"is_stopping": True} if self._is_stopping else {}
-        return {**self._forward_details(), **stopping}
-
-    def _ports(self) -> dict[str, Any]:
-        return {
-            "pid": os.getpid(),
-            "proxy_id": self.settings.proxy_id,
-            "incarnation": self.incarnation,
-            "host": self.settings.host,
-            "port": self.listener.port,
-            "admin_host": self.settings.admin_host,
-            "admin_port": self.admin.port,
-            "data_address": self.data_address,
-            "forward_address": self.forward_address,
-            "admin_address": self.admin_address,
-        }
 
 
 async def run(settings: ProxySettings) -> None:

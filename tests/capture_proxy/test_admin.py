@@ -195,7 +195,7 @@ async def test_a_stopping_proxy_waits_for_leases_that_move(make_stack: MakeStack
     stack = await make_stack(handover_s=20.0)
     assert (await stack.open(can_move=True))[0] == 200
     stopping = asyncio.create_task(stack.proxy.stop())
-    while not stack.proxy._heartbeat_record(1).details.get("is_stopping"):
+    while not stack.proxy.presence.heartbeat(1).details.get("is_stopping"):
         await asyncio.sleep(0.01)
     assert (await ask(stack, WIRES[0], stream=False))[0] == 200
     await stack.seal()

@@ -54,7 +54,7 @@ class Http2First(ssl.SSLContext):
 def trust(stack: Stack) -> ssl.SSLContext:
     """What a strict client checks: Python 3.13 does so by default."""
     context = Http2First(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=stack.proxy._authority_pem)
+    context.load_verify_locations(cadata=stack.proxy.presence.authority_pem)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     return context
 
@@ -294,7 +294,7 @@ async def test_its_address_and_authority_are_announced(stack: Stack) -> None:
     beat = stack.records(Heartbeat, "rollout.nodes")[-1]
     assert beat.details["forward"] == {
         "address": stack.proxy.forward_address,
-        "ca_pem": stack.proxy._authority_pem,
+        "ca_pem": stack.proxy.presence.authority_pem,
     }
 
 
@@ -323,7 +323,7 @@ async def test_node_goes_through_with_its_own_ca_variable(stack: Stack, tmp_path
 
     node = shutil.which("node")
     assert node, "node is needed for the harnesses"
-    (tmp_path / "ca.pem").write_text(stack.proxy._authority_pem)
+    (tmp_path / "ca.pem").write_text(stack.proxy.presence.authority_pem)
     script = tmp_path / "call.mjs"
     credentials = base64.b64encode(f"{stack.secret}:x".encode()).decode()
     script.write_text(
@@ -401,7 +401,7 @@ async def test_t71_each_client_trusts_our_ca_or_fails_visibly(
     if program != "python" and not shutil.which(program):
         pytest.skip(f"{program} isn't here")
     proxy = harnesses.ForwardProxy(
-        address=stack.proxy.forward_address, ca_pem=stack.proxy._authority_pem.encode(), system_pem=b""
+        address=stack.proxy.forward_address, ca_pem=stack.proxy.presence.authority_pem.encode(), system_pem=b""
     )
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
     environment |= proxy.environment(stack.secret, str(tmp_path))
