@@ -16,7 +16,7 @@ from typing import Any, Final
 from schemas.codec import decode, encode
 from schemas.records import BatchConsumed
 from trainer_sink.errors import CheckpointMismatchError
-from trainer_sink.groups import Finished
+from trainer_sink.memory import Finished
 
 FORMAT: Final = 1
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self, Unpack, cast
+from typing import Any, Final, Self, Unpack
 
 import structlog
 
 from bus import Bus
 from schemas.records import BatchConsumed, TrainerRegistered
-from trainer_sink.checkpoint import Checkpoint
 from trainer_sink.commits import Commits
 from trainer_sink.errors import SinkStateError
 from trainer_sink.filters import GroupFilter, Wishes
-from trainer_sink.groups import Finished, Group, GroupAssembler
+from trainer_sink.groups import Group, GroupAssembler
+from trainer_sink.position import Position
 from trainer_sink.ranks import partitions_of
-from trainer_sink.reader import OnExpired, ScoredReader, Start
+from trainer_sink.reader import TOPIC, OnExpired, ScoredReader, Start
 from trainer_sink.registration import Registration
 from trainer_sink.versions import TimelineFollower
 
 _log = structlog.get_logger(__name__)
 
-TOPIC: Final = "trajectory.scored"
 REPORT_AFTER_S: Final = 2.0
 """A trainer that waits for that long reports its skips without a commit: what it waits for may be just their re-run."""
 # It becomes part of a topic's name, with room left for a prefix under Kafka's 249 characters.
@@ -70,7 +69,6 @@ class GroupConsumer:
         self.trainer_id = trainer_id if rank is None else f"{trainer_id}.rank{rank}"
         self.filter = GroupFilter.of(**wishes)
         self._bus = bus
-        self._start: Start = start
         self._wanted = partitions
         self._rank = None if rank is None else (rank, world_size)
         self._prefetch = max(1, prefetch)
@@ -78,9 +76,8 @@ class GroupConsumer:
         self._max_lag = max_lag
         self._assembler = GroupAssembler(self.trainer_id, self.filter)
         self._reader = ScoredReader(bus, self.trainer_id, self._assembler, until_end=until_end, on_expired=on_expired)
-        self._checkpoint: Checkpoint | None = None
-        self._partition_count = 0
         self._commits = Commits(bus, self.trainer_id, self.filter.policy_id or "", self._assembler)
+        self._position = Position(self.trainer_id, start, self._assembler, self._reader, self._commits)
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BaseException | None = None
@@ -92,18 +89,13 @@ class GroupConsumer:
         if self._tasks:
             raise SinkStateError("this consumer is in use already: make another one")
         ends = await self._bus.end_offsets(TOPIC)
-        self._partition_count = len(ends)
         numbers = self._numbers(len(ends))
-        if self._checkpoint is not None:
-            await self._check(self._checkpoint, ends, numbers)
-        elif self._start == "latest":
-            # Fixed now, so that a checkpoint taken before the first record doesn't mean a later "latest".
-            self._assembler.restore({n: ends[n] for n in numbers}, {}, {})
+        await self._position.settle(self._bus, ends, numbers)
         follower = None
         if self.filter.policy_id is not None or self.filter.max_policy_lag is not None:
             follower = TimelineFollower(self._bus, self._assembler.versions, self.filter.policy_id)
             await follower.catch_up()
-        registration = Registration(self._bus, self._registration(numbers))
+        registration = Registration(self._bus, self._registration(numbers, is_all=len(numbers) == len(ends)))
         await registration.publish()
         if self._commits.last is not None:
             await self._bus.publish(self._commits.last)
@@ -127,28 +119,20 @@ class GroupConsumer:
             raise ValueError(f"{TOPIC} has no partitions {missing}: it has 0 … {count - 1}")
         return numbers
 
-    async def _check(self, checkpoint: Checkpoint, ends: Mapping[int, int], numbers: frozenset[int]) -> None:
-        checkpoint.check(trainer_id=self.trainer_id, topic=TOPIC, ends=ends, partitions=numbers)
-        if (anchor := checkpoint.anchor) is not None:
-            found = await self._bus.at(TOPIC, anchor.partition, [anchor.offset])
-            event_id = found[0].headers.get("ce_id", b"").decode("utf-8", "replace") if found else None
-            checkpoint.check_anchor(event_id)
-            self._reader.anchor = anchor
-
-    def _registration(self, numbers: frozenset[int]) -> TrainerRegistered:
+    def _registration(self, numbers: frozenset[int], *, is_all: bool) -> TrainerRegistered:
         return TrainerRegistered(
             trainer_id=self.trainer_id,
             policy_id=self.filter.policy_id or "",
             filter=self.filter.to_json(),
-            start=self._start if self._checkpoint is None else "checkpoint",
+            start="checkpoint" if self._position.is_restored else self._position.start,
             ttl_s=self._ttl_s,
-            partitions=[] if len(numbers) == self._partition_count else sorted(numbers),
+            partitions=[] if is_all else sorted(numbers),
             max_lag=self._max_lag,
         )
 
     async def _pump(self, numbers: frozenset[int]) -> None:
         try:
-            async for _ in self._reader.read(self._start, numbers):
+            async for _ in self._reader.read(self._position.start, numbers):
                 if not self._assembler.ready:
                     continue
                 async with self._changed:
@@ -232,7 +216,7 @@ class GroupConsumer:
         `save` is awaited before that, with what `state_dict` will say afterwards: a trainer that keeps it beside its
         weights there never says of a step that it was trained and then, after a crash, trains other groups in it.
         """
-        keep = None if save is None else lambda batch: save(self._state_after(batch))
+        keep = None if save is None else lambda batch: save(self._position.state_after(batch))
         return await self._commits.commit(
             step,
             None if groups is None else [g.group_id for g in groups],
@@ -247,37 +231,7 @@ class GroupConsumer:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last commit, as plain values: save it with the weights of the same step."""
-        return self._state(
-            self._assembler.watermarks(),
-            self._assembler.finished(),
-            skipped=self._assembler.skipped,
-            last_batch=self._commits.last,
-        )
-
-    def _state_after(self, batch: BatchConsumed) -> dict[str, Any]:
-        """What `state_dict` will say once this commit is published."""
-        marks = {place.partition: place.offset for place in batch.offsets}
-        return self._state(marks, self._assembler.finished(also=batch.groups), skipped={}, last_batch=batch)
-
-    def _state(
-        self,
-        watermarks: Mapping[int, int],
-        finished: Mapping[int, Mapping[str, Finished]],
-        *,
-        skipped: Mapping[str, str],
-        last_batch: BatchConsumed | None,
-    ) -> dict[str, Any]:
-        return Checkpoint(
-            trainer_id=self.trainer_id,
-            topic=TOPIC,
-            partition_count=self._partition_count or (self._checkpoint.partition_count if self._checkpoint else 0),
-            start=self._start,
-            watermarks=watermarks,
-            finished=finished,
-            skipped=skipped,
-            last_batch=last_batch,
-            anchor=self._reader.anchor,
-        ).to_state()
+        return self._position.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; call it before `async with`.
@@ -285,13 +239,9 @@ class GroupConsumer:
         Raises CheckpointMismatchError for something else than a checkpoint; one of another trainer or log is refused
         by `async with`.
         """
-        if self._tasks or self._checkpoint is not None:
+        if self._tasks:
             raise SinkStateError("load a checkpoint once, before the consumer is entered")
-        checkpoint = Checkpoint.from_state(state)
-        self._checkpoint = checkpoint
-        self._start = cast("Start", checkpoint.start)  # `state_dict` wrote it
-        self._commits.last = checkpoint.last_batch
-        self._assembler.restore(checkpoint.watermarks, checkpoint.finished, checkpoint.skipped)
+        self._position.restore(state)
 
     @property
     def last_step(self) -> int:

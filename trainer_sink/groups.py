@@ -10,94 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import replace
 
-from bus.errors import PoisonError
-from schemas.records import ScoredTrajectory, SessionSpec
+from schemas.records import ScoredTrajectory
 from trainer_sink.filters import GroupFilter, SkipReason
+from trainer_sink.group import Group, OpenGroup, Source, spec_of
+from trainer_sink.memory import TRAINED, Finished, PartitionMemory
 from trainer_sink.staleness import Staleness
 from trainer_sink.versions import Versions
 
-# Finished groups of a partition that are remembered below its watermark, to recognise late repeats. A repeat comes
-# from a restarted joiner, seconds to minutes later; 2,000 groups cost a checkpoint 0.12 MB a partition.
-REMEMBERED_GROUPS: Final = 2_000
-
-# An open group that so many groups of its partition have overtaken will never be whole: it began before this sink's start, or
-# retention took a part of it. Those that run are as many as a trainer's lag allows, so none of them is overtaken like that.
-OVERTAKEN_GROUPS: Final = 10_000
-
-TRAINED: Final = "trained"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Source:
-    """Where a record of trajectory.scored stands."""
-
-    partition: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A complete group: one scored trajectory per session, in index order, and where each stands."""
-
-    group_id: str
-    spec: SessionSpec
-    size: int
-    scored: tuple[ScoredTrajectory, ...]
-    sources: tuple[Source, ...]
-    staleness: Staleness = field(default_factory=Staleness, compare=False)
-    """How old its trained tokens were when it was handed out."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A group that isn't finished: filling, complete, or yielded and not yet committed."""
-
-    group_id: str
-    first: Source
-    last: Source
-    size: int = 0  # 0 until a readable record says it
-    sessions: dict[str, tuple[ScoredTrajectory, Source]] = field(default_factory=dict)
-    """Empty once it is handed out: a trainer that commits late holds no trajectories twice."""
-    revisions: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Of each session the trajectory's id and revision, for as long as the group isn't finished."""
-    unreadable: set[str] = field(default_factory=set)
-    is_yielded: bool = False
-    staleness: Staleness = field(default_factory=Staleness)
-
-    def has_all(self) -> bool:
-        return self.size > 0 and len(self.revisions.keys() | self.unreadable) >= self.size
-
-    def put(self, scored: ScoredTrajectory, source: Source) -> None:
-        self.sessions[scored.session_id] = (scored, source)
-        self.revisions[scored.session_id] = (scored.trajectory_id, scored.revision)
-
-    def close(self) -> Group:
-        ordered = sorted(self.sessions.values(), key=lambda s: (_spec(s[0]).index, s[0].session_id))
-        scored = tuple(s for s, _ in ordered)
-        return Group(self.group_id, _spec(scored[0]), self.size, scored, tuple(at for _, at in ordered))
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How a group ended: TRAINED or the reason of its skip, and the offset of its last record so far."""
-
-    outcome: str
-    last_offset: int
-
-
-@dataclass(slots=True)
-class _Partition:
-    next_offset: int
-    finished: dict[str, Finished] = field(default_factory=dict)  # oldest first
-
-
-def _spec(scored: ScoredTrajectory) -> SessionSpec:
-    if scored.spec is None or not scored.group_id or not scored.session_id:
-        raise PoisonError("spec_missing", f"session {scored.session_id!r} says neither its group nor the group's size")
-    return scored.spec
+__all__ = ["Finished", "Group", "GroupAssembler", "Source"]
 
 
 class GroupAssembler:
@@ -109,9 +31,9 @@ class GroupAssembler:
         self.versions = versions or Versions()
         self._trainer_id = trainer_id
         self._filter = group_filter or GroupFilter()
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, OpenGroup] = {}
         self._ready: dict[str, None] = {}
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, PartitionMemory] = {}
         self._skipped: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.side_calls: Counter[str] = Counter()
@@ -121,12 +43,11 @@ class GroupAssembler:
 
     def add(self, scored: ScoredTrajectory, source: Source) -> Group | None:
         """Take one record; the group that it completes, if it does. Raises PoisonError when it belongs to no group."""
-        spec = _spec(scored)
+        spec = spec_of(scored)
         where = self._at(source)
-        done = where.finished.get(scored.group_id)
-        if done is not None:
-            where.finished[scored.group_id] = Finished(done.outcome, max(done.last_offset, source.offset))
-            self._count_after(scored, done.outcome)
+        outcome = where.repeat(scored.group_id, source.offset)
+        if outcome is not None:
+            self._count_after(scored, outcome)
             return None
         group = self._open.get(scored.group_id)
         reason = None if group and group.size else self._filter.refuses_spec(spec, self._trainer_id)
@@ -138,7 +59,7 @@ class GroupAssembler:
             if scored.revision > 1:  # of a group that was finished long ago, or began before this sink's start
                 self.counts["revisions_after_training"] += 1
                 return None
-            group = self._open[scored.group_id] = _Open(scored.group_id, source, source)
+            group = self._open[scored.group_id] = OpenGroup(scored.group_id, source, source)
         group.last = max(group.last, source)
         group.size = group.size or max(1, spec.group_size)
         if not self._put(group, scored, source):
@@ -151,25 +72,25 @@ class GroupAssembler:
         self.counts["unreadable"] += 1
         if not group_id or not session_id or group_id in where.finished:
             return
-        group = self._open.setdefault(group_id, _Open(group_id, source, source))
+        group = self._open.setdefault(group_id, OpenGroup(group_id, source, source))
         group.last = max(group.last, source)
         if session_id in group.revisions or group.is_yielded:
             return  # a revision that can't be read changes nothing
         group.unreadable.add(session_id)
         self._completed(group)
 
-    def _at(self, source: Source) -> _Partition:
-        where = self._partitions.setdefault(source.partition, _Partition(source.offset))
-        where.next_offset = max(source.offset + 1, where.next_offset)
+    def _at(self, source: Source) -> PartitionMemory:
+        where = self._partitions.setdefault(source.partition, PartitionMemory(source.offset))
+        where.read(source.offset)
         return where
 
-    def _count_after(self, scored: ScoredTrajectory, done: str) -> None:
-        if done != TRAINED:
-            self.counts[f"foreign.{done}"] += 1
+    def _count_after(self, scored: ScoredTrajectory, outcome: str) -> None:
+        if outcome != TRAINED:
+            self.counts[f"foreign.{outcome}"] += 1
         else:
             self.counts["revisions_after_training" if scored.revision > 1 else "duplicates"] += 1
 
-    def _put(self, group: _Open, scored: ScoredTrajectory, source: Source) -> bool:
+    def _put(self, group: OpenGroup, scored: ScoredTrajectory, source: Source) -> bool:
         """Whether the record brought a session that the group hadn't."""
         held = group.revisions.get(scored.session_id)
         if held is not None:
@@ -191,7 +112,7 @@ class GroupAssembler:
         group.unreadable.discard(scored.session_id)
         return True
 
-    def _completed(self, group: _Open) -> Group | None:
+    def _completed(self, group: OpenGroup) -> Group | None:
         if not group.has_all():
             return None
         closed = None if group.unreadable else group.close()
@@ -275,7 +196,7 @@ class GroupAssembler:
         for group_id in group_ids:
             self._skipped.pop(group_id, None)
 
-    def _out(self, group_id: str) -> _Open:
+    def _out(self, group_id: str) -> OpenGroup:
         group = self._open.get(group_id)
         if group is None or not group.is_yielded:
             raise KeyError(f"group {group_id} is not out: it was never yielded, or is committed or skipped already")
@@ -288,18 +209,10 @@ class GroupAssembler:
         where.finished[group_id] = Finished(outcome, last.offset)
         if outcome != TRAINED:
             self._skipped[group_id] = outcome
-        if len(where.finished) > REMEMBERED_GROUPS:
-            self._forget(where, self.watermarks()[last.partition])
-        if len(where.finished) > REMEMBERED_GROUPS + OVERTAKEN_GROUPS:
+        if where.is_full:
+            where.forget(self.watermarks()[last.partition])
+        if where.is_held_up:
             self._give_up_oldest(last.partition)
-
-    def _forget(self, where: _Partition, watermark: int) -> None:
-        """Drop the oldest finished groups, but none whose records would be read again after a restore."""
-        while len(where.finished) > REMEMBERED_GROUPS:
-            oldest = next(iter(where.finished))
-            if where.finished[oldest].last_offset >= watermark:
-                return
-            del where.finished[oldest]
 
     def _give_up_oldest(self, partition: int) -> None:
         """Without this one group that never completes would hold the watermark, and the memory of all groups after it, for ever."""
@@ -331,4 +244,4 @@ class GroupAssembler:
         """Begin where a checkpoint ended; for a fresh assembler only."""
         self._skipped = dict(skipped)
         for number, offset in watermarks.items():
-            self._partitions[number] = _Partition(offset, dict(finished.get(number, {})))
+            self._partitions[number] = PartitionMemory(offset, dict(finished.get(number, {})))

@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 Start = Literal["earliest", "latest"] | int
 OnExpired = Literal["stop", "count"]
-_TOPIC: Final = "trajectory.scored"
+TOPIC: Final = "trajectory.scored"
 
 
 class ScoredReader:
@@ -47,7 +47,7 @@ class ScoredReader:
         fresh = sorted(numbers - marks.keys())
         streams = []
         if known:
-            streams.append(self._patiently({(_TOPIC, n): mark for n, mark in known.items()}, known, list(known)))
+            streams.append(self._patiently({(TOPIC, n): mark for n, mark in known.items()}, known, list(known)))
         if fresh:
             streams.append(self._patiently(start, {}, fresh))
         async with aclosing(_merged(streams)) as deliveries:
@@ -79,7 +79,7 @@ class ScoredReader:
             except BusRefusedError as error:
                 if self._on_expired == "stop":
                     raise RecordsExpiredError(
-                        f"the sink can't read {_TOPIC} from {wanted or start} on: {error}. Groups among the missing "
+                        f"the sink can't read {TOPIC} from {wanted or start} on: {error}. Groups among the missing "
                         "records are lost to this trainer; to go on without them, use on_expired='count'"
                     ) from error
                 # From the beginning as it is now: what was taken is passed over, what is gone shows as a gap.
@@ -94,7 +94,7 @@ class ScoredReader:
         _log.warning("records.expired", partition=partition, start=start, end=end)
 
     def _tail(self, start: BusStart, numbers: list[int]) -> AsyncGenerator[Delivery, None]:
-        return self._bus.tail([_TOPIC], start=start, partitions=numbers, until_end=self._until_end)
+        return self._bus.tail([TOPIC], start=start, partitions=numbers, until_end=self._until_end)
 
     async def _take(self, delivery: Delivery) -> None:
         source = Source(delivery.partition, delivery.offset)
@@ -104,7 +104,7 @@ class ScoredReader:
         try:
             record = delivery.decode()
             if not isinstance(record, ScoredTrajectory):
-                raise PoisonError("wrong_record", f"a {record.NAME} doesn't belong on {_TOPIC}")
+                raise PoisonError("wrong_record", f"a {record.NAME} doesn't belong on {TOPIC}")
             self._assembler.add(record, source)
         except Exception as error:  # the record's boundary: poison is set aside, anything retriable stops the sink
             if is_retriable(error):

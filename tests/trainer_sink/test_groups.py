@@ -15,7 +15,7 @@ from bus.errors import PoisonError
 from schemas import ids
 from schemas.records import ScoredTrajectory, Status, VersionSpan
 from tests.trainer_sink.scored import POLICY, scored, trace, whole
-from trainer_sink import groups
+from trainer_sink import memory
 from trainer_sink.filters import GroupFilter
 from trainer_sink.groups import Group, GroupAssembler, Source
 
@@ -206,7 +206,7 @@ def test_finished_groups_are_forgotten_in_the_end_but_never_above_the_watermark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory is bounded; what a restore would read again is kept whatever it takes."""
-    monkeypatch.setattr(groups, "REMEMBERED_GROUPS", 3)
+    monkeypatch.setattr(memory, "REMEMBERED_GROUPS", 3)
     assembler = GroupAssembler("me")
     for n in range(6):
         _feed(assembler, whole(f"g{n}", 1), first=n)
@@ -327,8 +327,8 @@ def test_a_group_that_never_completes_is_given_up_once_enough_others_have_overta
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It began before the sink's start: else it would hold the watermark, and every later group's name, for ever."""
-    monkeypatch.setattr(groups, "REMEMBERED_GROUPS", 3)
-    monkeypatch.setattr(groups, "OVERTAKEN_GROUPS", 2)
+    monkeypatch.setattr(memory, "REMEMBERED_GROUPS", 3)
+    monkeypatch.setattr(memory, "OVERTAKEN_GROUPS", 2)
     assembler = GroupAssembler("me")
     _feed(assembler, [scored("torso", 1, 2)])
     for n in range(1, 40):
