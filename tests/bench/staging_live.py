@@ -16,8 +16,9 @@ from schemas.records import SessionEvent, TaskRequest
 from schemas.records import SessionEventType as Fact
 from stream_processors.orchestrator.app import Orchestrator
 from stream_processors.settings import ProcessorSettings
-from tests.bench.staging import DEFAULTS, Job, jobs
-from tests.bench.staging import World as Simulated
+from tests.bench.staging import jobs
+from tests.bench.staging_simulated import DEFAULTS, Job
+from tests.bench.staging_simulated import World as Simulated
 from tests.stage_workers.world import World, task, world
 from tests.stream_processors.driver import Driven
 

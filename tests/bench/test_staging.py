@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.bench.staging import DEFAULTS, Job, World, ideal, jobs, shares
+from tests.bench.staging import ideal, jobs, shares
+from tests.bench.staging_simulated import DEFAULTS, Job, World
 
 
 def test_the_ideal_schedule_is_list_scheduling() -> None:
