@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,6 @@ TINY_MODEL = Path(__file__).parents[3] / "compose" / "demo" / "model"
 Load = Callable[..., Any]
 
 pytestmark = pytest.mark.timeout(300)  # whichever test is the first one imports datasets, pandas and transformers
-
-
-@pytest.fixture
-async def log() -> AsyncIterator[MemoryBus]:
-    async with MemoryBus(partitions=2) as bus:
-        yield bus
 
 
 @pytest.fixture
@@ -100,10 +94,10 @@ def sessions() -> list[ScoredTrajectory]:
     ]
 
 
-async def export(log: MemoryBus, target: Path, maker: Maker, layout: Layout | None = None, *records: Any) -> None:
+async def export(bus: MemoryBus, target: Path, maker: Maker, layout: Layout | None = None, *records: Any) -> None:
     for record in records or sessions():
-        await log.publish(record)
-    await export_dataset(log, target, maker, layout or Layout())
+        await bus.publish(record)
+    await export_dataset(bus, target, maker, layout or Layout())
 
 
 def plain(value: Any) -> Any:
@@ -124,12 +118,12 @@ def expected(maker: SftRows) -> dict[str, Any]:
 @pytest.mark.parametrize("arguments", ["string", "object"])
 @pytest.mark.parametrize("kind", ["file", "jsonl", "parquet"])
 async def test_conversations_come_back_exactly_and_render(
-    log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, *, kind: Any, arguments: Any
+    bus: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, *, kind: Any, arguments: Any
 ) -> None:
     """Messages and tools as they were, also where keys and types differ from row to row, and a template takes each."""
     maker = SftRows(shape=Shape(arguments=arguments))
     target = tmp_path / ("x.jsonl" if kind == "file" else "x")
-    await export(log, target, maker, Layout(format="parquet" if kind == "parquet" else "jsonl"))
+    await export(bus, target, maker, Layout(format="parquet" if kind == "parquet" else "jsonl"))
     data = load("json", data_files=str(target), split="train") if kind == "file" else load(target, split="train")
     known = expected(maker)
     assert sorted(data["task_id"]) == sorted(known)
@@ -143,9 +137,9 @@ async def test_conversations_come_back_exactly_and_render(
             qwen3.apply_chat_template(row["messages"], tools=row["tools"], chat_template=OBJECTS_ONLY, tokenize=False)
 
 
-async def test_ids_of_an_example(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, tiny: Any) -> None:
+async def test_ids_of_an_example(bus: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, tiny: Any) -> None:
     """What a trainer does with a row: ids that hold every word of it."""
-    await export(log, tmp_path / "x", SftRows(), None, run("a", 0, *talk("Ünïcode \U0001f600.", steps=3)))
+    await export(bus, tmp_path / "x", SftRows(), None, run("a", 0, *talk("Ünïcode \U0001f600.", steps=3)))
     (row,) = load(tmp_path / "x", split="train")
     for tokenizer in (qwen3, tiny):
         whole = tokenizer.apply_chat_template(row["messages"], tools=row["tools"], tokenize=True, return_dict=True)
@@ -155,12 +149,12 @@ async def test_ids_of_an_example(log: MemoryBus, tmp_path: Path, load: Load, qwe
         )
 
 
-async def test_types_are_inferred_right_from_the_first_megabytes(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+async def test_types_are_inferred_right_from_the_first_megabytes(bus: MemoryBus, tmp_path: Path, load: Load) -> None:
     """A file of more than a reader's block, whose only calls, tools and reasoning would stand at its end."""
     words = "word " * 80_000
     records = [run(f"a{n:02}", traces=[traced([USER, says(f"{n} {words}")], tools=[])]) for n in range(30)]
     records += [run("z", 0, *talk(steps=3)), run("zz", traces=[traced(talk("2"), tools=[BASH])])]
-    await export(log, tmp_path / "f.jsonl", SftRows(), None, *records)
+    await export(bus, tmp_path / "f.jsonl", SftRows(), None, *records)
     assert (tmp_path / "f.jsonl").stat().st_size > 11 << 20
     data = load("json", data_files=str(tmp_path / "f.jsonl"), split="train")
     rows = {row["task_id"]: row for row in data}
@@ -169,15 +163,15 @@ async def test_types_are_inferred_right_from_the_first_megabytes(log: MemoryBus,
     assert (rows["z"]["tools"], rows["zz"]["tools"], rows["a00"]["tools"]) == ([READ], [BASH], [])
 
 
-async def test_tools_as_text(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+async def test_tools_as_text(bus: MemoryBus, tmp_path: Path, load: Load) -> None:
     """For readers that have no type for JSON."""
-    await export(log, tmp_path / "x", SftRows(shape=Shape(tools="string")), Layout(format="parquet"))
+    await export(bus, tmp_path / "x", SftRows(shape=Shape(tools="string")), Layout(format="parquet"))
     data = load("parquet", data_files=str(tmp_path / "x" / "data" / "*.parquet"), split="train")
     tools = {row["task_id"]: json.loads(row["tools"]) for row in data}
     assert tools == {task: known for task, (_, known) in expected(SftRows()).items()}
 
 
-async def test_splits_and_images(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+async def test_splits_and_images(bus: MemoryBus, tmp_path: Path, load: Load) -> None:
     """Both splits of a directory; contents of text and images side by side."""
     look = {
         "role": "user",
@@ -185,7 +179,7 @@ async def test_splits_and_images(log: MemoryBus, tmp_path: Path, load: Load) -> 
     }
     records = [run(f"t{n}", 0, *([look, says(f"b{n}")] if n % 2 else talk(f"{n}"))) for n in range(12)]
     layout = Layout(split=Split(validation=0.4))
-    await export(log, tmp_path / "x", SftRows(shape=Shape(images="keep")), layout, *records)
+    await export(bus, tmp_path / "x", SftRows(shape=Shape(images="keep")), layout, *records)
     data = load(tmp_path / "x")
     assert set(data) == {"train", "validation"}
     assert sum(len(split) for split in data.values()) == 12
@@ -195,10 +189,10 @@ async def test_splits_and_images(log: MemoryBus, tmp_path: Path, load: Load) -> 
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
-async def test_pairs(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, *, format_: Any) -> None:
+async def test_pairs(bus: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, *, format_: Any) -> None:
     """The prompt and either answer render as one conversation."""
     records = [run("t", i, *talk(f"try {i}", steps=i), group_size=2, reward=float(i)) for i in range(2)]
-    await export(log, tmp_path / "x", PreferenceRows(), Layout(format=format_), *records)
+    await export(bus, tmp_path / "x", PreferenceRows(), Layout(format=format_), *records)
     (row,) = load(tmp_path / "x", split="train")
     for side, i in (("chosen", 1), ("rejected", 0)):
         whole = row["prompt"] + row[side]
@@ -206,9 +200,9 @@ async def test_pairs(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any, *, 
         assert f"try {i}" in qwen3.apply_chat_template(whole, tools=row["tools"], tokenize=False)
 
 
-async def test_traces(log: MemoryBus, tmp_path: Path, load: Load) -> None:
+async def test_traces(bus: MemoryBus, tmp_path: Path, load: Load) -> None:
     """Tokens, masks and log-probabilities, as columns of numbers."""
-    await export(log, tmp_path / "x", TraceRows(), Layout(format="parquet", licence="apache-2.0"))
+    await export(bus, tmp_path / "x", TraceRows(), Layout(format="parquet", licence="apache-2.0"))
     data = load(tmp_path / "x", split="train")
     row = data[0]
     assert (row["prompt_ids"], row["response_ids"], row["loss_mask"]) == ([1, 2], [3] * 4, [1] * 4)
@@ -216,11 +210,11 @@ async def test_traces(log: MemoryBus, tmp_path: Path, load: Load) -> None:
     assert json.loads(row["messages"])[0]["role"] == "user"
 
 
-async def test_the_card(log: MemoryBus, tmp_path: Path) -> None:
+async def test_the_card(bus: MemoryBus, tmp_path: Path) -> None:
     """Its front matter is YAML as the hub wants it, and its numbers are right."""
     import yaml
 
-    await export(log, tmp_path / "x", SftRows(), Layout(licence="apache-2.0", split=Split(validation=0.4)))
+    await export(bus, tmp_path / "x", SftRows(), Layout(licence="apache-2.0", split=Split(validation=0.4)))
     _, front, body = (tmp_path / "x" / "README.md").read_text().split("---\n", 2)
     card = yaml.safe_load(front)
     assert (card["license"], card["size_categories"]) == ("apache-2.0", ["n<1K"])
@@ -233,12 +227,12 @@ async def test_the_card(log: MemoryBus, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-async def test_trl_finds_the_prompt_in_both_answers(log: MemoryBus, tmp_path: Path, load: Load, qwen3: Any) -> None:
+async def test_trl_finds_the_prompt_in_both_answers(bus: MemoryBus, tmp_path: Path, load: Load, qwen3: Any) -> None:
     """Its explicit-prompt form, with calls and tools."""
     from trl.data_utils import apply_chat_template, is_conversational
 
     records = [run("t", i, *talk(f"try {i}", steps=i), group_size=2, reward=float(i)) for i in range(2)]
-    await export(log, tmp_path / "x", PreferenceRows(), None, *records)
+    await export(bus, tmp_path / "x", PreferenceRows(), None, *records)
     (row,) = load(tmp_path / "x", split="train")
     assert is_conversational(row)
     texts = apply_chat_template({k: row[k] for k in ("prompt", "chosen", "rejected")}, qwen3, tools=row["tools"])
@@ -249,7 +243,7 @@ async def test_trl_finds_the_prompt_in_both_answers(log: MemoryBus, tmp_path: Pa
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["sft", "preferences"])
-async def test_trl_trains_on_it(log: MemoryBus, tmp_path: Path, load: Load, tiny: Any, *, kind: str) -> None:
+async def test_trl_trains_on_it(bus: MemoryBus, tmp_path: Path, load: Load, tiny: Any, *, kind: str) -> None:
     """A step of a real SFTTrainer and of a real DPOTrainer, whose own preparation of data takes our columns as they are."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -257,7 +251,7 @@ async def test_trl_trains_on_it(log: MemoryBus, tmp_path: Path, load: Load, tiny
 
     maker = SftRows(acceptance=Acceptance(min_reward=None)) if kind == "sft" else PreferenceRows()
     records = [run(f"t{n}", i, *talk(f"{n}/{i}"), group_size=2, reward=float(i)) for n in range(4) for i in range(2)]
-    await export(log, tmp_path / "x", maker, None, *records)
+    await export(bus, tmp_path / "x", maker, None, *records)
     config, trainer = (SFTConfig, SFTTrainer) if kind == "sft" else (DPOConfig, DPOTrainer)
     made = trainer(
         model=AutoModelForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,13 +11,6 @@ from schemas import UnknownSchemaIdError
 from schemas.records import PolicyEvent, PolicyEventType
 from trainer_sink.policies import TimelineReader, read_timelines
 from trainer_sink.policies.reading import TOPIC
-
-
-@pytest.fixture
-async def bus() -> AsyncIterator[MemoryBus]:
-    """A cluster whose timeline has several partitions."""
-    async with MemoryBus(partitions=3) as bus:
-        yield bus
 
 
 async def claim(bus: MemoryBus, policy_id: str, trainer_id: str, at: int = 0) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from bus.memory import MemoryBus
 from schemas.records import PolicyEvent, PolicyEventType
 from tests.trainer_sink.policies.fake_engine import FakeEngine, serving
+from tests.trainer_sink.scored import POLICY
 from trainer_sink.policies import (
     Deadlines,
     EnginesUnfitError,
@@ -28,21 +28,6 @@ DEADLINE_S = 20.0
 
 
 @pytest.fixture
-async def bus() -> AsyncIterator[MemoryBus]:
-    """A cluster with a timeline of two partitions."""
-    async with MemoryBus(partitions=2) as bus:
-        yield bus
-
-
-@pytest.fixture
-async def engine(bus: MemoryBus) -> AsyncIterator[FakeEngine]:
-    """One engine that serves policy p."""
-    async with serving(FakeEngine()) as engine:
-        await tell(bus, PolicyEventType.ENGINE_ADDED, engine)
-        yield engine
-
-
-@pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A directory with weights."""
     return saved(tmp_path, "one")
@@ -56,7 +41,9 @@ def saved(root: Path, name: str) -> Path:
     return path
 
 
-async def tell(bus: MemoryBus, kind: PolicyEventType, engine: FakeEngine, policy: str = "p", by: str = "cpu") -> None:
+async def tell(
+    bus: MemoryBus, kind: PolicyEventType, engine: FakeEngine, policy: str = POLICY, by: str = "cpu"
+) -> None:
     """An engine comes or goes."""
     await bus.publish(PolicyEvent(policy_id=policy, type=kind, engine_url=engine.url, engine_kind=by))
 
@@ -69,7 +56,7 @@ async def events(bus: MemoryBus) -> list[PolicyEvent]:
 
 async def test_a_push_reaches_the_engine_and_is_published(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """Pause, load, forget old keys and values, go on; the timeline says who published what, from where, after what."""
-    async with PolicyWriter(bus, "p", "t") as writer:
+    async with PolicyWriter(bus, POLICY, "t") as writer:
         assert writer.version == "0"
         assert await writer.push(checkpoint, weights_digest="d1") == "1"
         assert await writer.push(checkpoint, weights_digest="d2") == "2"
@@ -86,9 +73,9 @@ async def test_a_push_reaches_the_engine_and_is_published(bus: MemoryBus, engine
 
 async def test_a_later_claim_ends_an_earlier_writer(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """The earlier one is refused before it touches an engine, and is told by whom; the later one counts on."""
-    async with PolicyWriter(bus, "p", "old") as old:
+    async with PolicyWriter(bus, POLICY, "old") as old:
         await old.push(checkpoint)
-        async with PolicyWriter(bus, "p", "new") as new:
+        async with PolicyWriter(bus, POLICY, "new") as new:
             assert new.epoch > old.epoch
             assert new.version == "1"
             before, told = list(engine.asked), len(await events(bus))
@@ -102,9 +89,9 @@ async def test_a_later_claim_ends_an_earlier_writer(bus: MemoryBus, engine: Fake
 
 async def test_a_trainer_that_starts_anew_counts_on(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """Restored from an old checkpoint, under the same name: no number is used again, and its earlier self is out."""
-    async with PolicyWriter(bus, "p", "t") as first:
+    async with PolicyWriter(bus, POLICY, "t") as first:
         assert [await first.push(checkpoint) for _ in range(2)] == ["1", "2"]
-        async with PolicyWriter(bus, "p", "t") as second:
+        async with PolicyWriter(bus, POLICY, "t") as second:
             assert await second.push(checkpoint) == "3"
             with pytest.raises(SupersededError):
                 await first.push(checkpoint)
@@ -113,7 +100,7 @@ async def test_a_trainer_that_starts_anew_counts_on(bus: MemoryBus, engine: Fake
 
 async def test_one_engine_of_several_fails(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """It is named, all go on generating, nothing is published; the next try has the same number and skips those that are done."""
-    async with serving(FakeEngine(refuses={UPDATE: 400})) as bad, PolicyWriter(bus, "p", "t") as writer:
+    async with serving(FakeEngine(refuses={UPDATE: 400})) as bad, PolicyWriter(bus, POLICY, "t") as writer:
         await tell(bus, PolicyEventType.ENGINE_ADDED, bad)
         with pytest.raises(PushFailedError, match="isn't on every engine") as failed:
             await writer.push(checkpoint)
@@ -133,7 +120,7 @@ async def test_other_weights_after_a_failed_push_have_another_number(
     bus: MemoryBus, engine: FakeEngine, tmp_path: Path
 ) -> None:
     """A number names one set of weights for ever, also one that only some engines had; and a restarted engine gets it again."""
-    async with serving(FakeEngine(refuses={UPDATE: 400})) as bad, PolicyWriter(bus, "p", "t") as writer:
+    async with serving(FakeEngine(refuses={UPDATE: 400})) as bad, PolicyWriter(bus, POLICY, "t") as writer:
         await tell(bus, PolicyEventType.ENGINE_ADDED, bad)
         with pytest.raises(PushFailedError):
             await writer.push(saved(tmp_path, "one"))
@@ -153,7 +140,7 @@ async def test_an_engine_that_says_yes_and_serves_another_version(
 ) -> None:
     """What it reports counts, not what it answered."""
     engine.is_deaf = True
-    async with PolicyWriter(bus, "p", "t") as writer:
+    async with PolicyWriter(bus, POLICY, "t") as writer:
         with pytest.raises(PushFailedError, match="says that it serves version 'default' after it took '1'"):
             await writer.push(checkpoint)
 
@@ -163,7 +150,7 @@ async def test_every_step_has_a_deadline(bus: MemoryBus, engine: FakeEngine, che
     """An engine that stops answering is named, and told to go on all the same; emptying the cache alone may fail."""
     engine.hangs[route] = asyncio.Event()
     short = Deadlines(pause_s=0.2, load_s=0.2, continue_s=0.2, info_s=0.2)
-    async with PolicyWriter(bus, "p", "t", deadlines=short) as writer, asyncio.timeout(DEADLINE_S):
+    async with PolicyWriter(bus, POLICY, "t", deadlines=short) as writer, asyncio.timeout(DEADLINE_S):
         if route == "/flush_cache":
             assert await writer.push(checkpoint) == "1"
         else:
@@ -175,7 +162,7 @@ async def test_every_step_has_a_deadline(bus: MemoryBus, engine: FakeEngine, che
 async def test_an_engine_that_stays_paused_is_told_of(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """With what to type."""
     engine.refuses["/continue_generation"] = 500
-    async with PolicyWriter(bus, "p", "t") as writer:
+    async with PolicyWriter(bus, POLICY, "t") as writer:
         with pytest.raises(PushFailedError, match=r"it may still be paused \(curl -X POST http"):
             await writer.push(checkpoint)
     assert engine.asked.count("/continue_generation") > 1
@@ -185,7 +172,7 @@ async def test_a_cancelled_push_leaves_no_engine_paused(bus: MemoryBus, engine: 
     """A trainer that is interrupted in the middle."""
     engine.hangs[UPDATE] = asyncio.Event()
     engine.reached[UPDATE] = asyncio.Event()
-    async with asyncio.timeout(DEADLINE_S), PolicyWriter(bus, "p", "t") as writer:
+    async with asyncio.timeout(DEADLINE_S), PolicyWriter(bus, POLICY, "t") as writer:
         pushing = asyncio.create_task(writer.push(checkpoint))
         await engine.reached[UPDATE].wait()
         assert engine.is_paused
@@ -197,14 +184,14 @@ async def test_a_cancelled_push_leaves_no_engine_paused(bus: MemoryBus, engine: 
 
 async def test_a_claim_while_engines_load_is_found_out(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """Too late to take back: the error names the engine and the version, which stays unpublished; the new owner puts it right."""
-    async with PolicyWriter(bus, "p", "old") as old:
+    async with PolicyWriter(bus, POLICY, "old") as old:
         await old.push(checkpoint)
-    async with PolicyWriter(bus, "p", "old") as old, asyncio.timeout(DEADLINE_S):
+    async with PolicyWriter(bus, POLICY, "old") as old, asyncio.timeout(DEADLINE_S):
         gate = engine.hangs[UPDATE] = asyncio.Event()
         engine.reached[UPDATE] = asyncio.Event()
         pushing = asyncio.create_task(old.push(saved(checkpoint.parent, "late")))
         await engine.reached[UPDATE].wait()
-        async with PolicyWriter(bus, "p", "new") as new:
+        async with PolicyWriter(bus, POLICY, "new") as new:
             gate.set()
             with pytest.raises(SupersededError, match="version 2, which stays unpublished, is on http") as late:
                 await pushing
@@ -222,13 +209,13 @@ async def test_a_claim_while_engines_load_is_found_out(bus: MemoryBus, engine: F
 async def test_sync_brings_up_what_is_behind(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """An engine that came later gets the published version, by a writer that may know no more than the timeline."""
     async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(PolicyWriter(bus, "p", "t"))
+        first = await stack.enter_async_context(PolicyWriter(bus, POLICY, "t"))
         with pytest.raises(PolicyError, match="no published checkpoint"):
             await first.sync()
         await first.push(checkpoint)
         later = await stack.enter_async_context(serving(FakeEngine()))
         await tell(bus, PolicyEventType.ENGINE_ADDED, later)
-        again = await stack.enter_async_context(PolicyWriter(bus, "p", "t"))
+        again = await stack.enter_async_context(PolicyWriter(bus, POLICY, "t"))
         engine.asked.clear()
         assert await again.sync() == [later.url]
         assert (later.version, later.path) == ("1", str(checkpoint))
@@ -239,8 +226,8 @@ async def test_sync_brings_up_what_is_behind(bus: MemoryBus, engine: FakeEngine,
 
 async def test_engines_that_cant_be_pushed_to(bus: MemoryBus, checkpoint: Path) -> None:
     """None at all, another kind, or one that another policy uses: refused before anything is told or touched."""
-    async with serving(FakeEngine()) as engine, PolicyWriter(bus, "p", "t") as writer:
-        with pytest.raises(EnginesUnfitError, match="polynya engine add URL --policy p"):
+    async with serving(FakeEngine()) as engine, PolicyWriter(bus, POLICY, "t") as writer:
+        with pytest.raises(EnginesUnfitError, match=f"polynya engine add URL --policy {POLICY}"):
             await writer.push(checkpoint)
         await tell(bus, PolicyEventType.ENGINE_ADDED, engine, by="vllm")
         with pytest.raises(EnginesUnfitError, match="of kind vllm"):
@@ -248,7 +235,7 @@ async def test_engines_that_cant_be_pushed_to(bus: MemoryBus, checkpoint: Path) 
         await tell(bus, PolicyEventType.ENGINE_REMOVED, engine)
         await bus.publish(
             PolicyEvent(
-                policy_id="p", type=PolicyEventType.ENGINE_ADDED, engine_url=engine.url, engine_kind="cpu", at=1
+                policy_id=POLICY, type=PolicyEventType.ENGINE_ADDED, engine_url=engine.url, engine_kind="cpu", at=1
             )
         )
         await tell(bus, PolicyEventType.ENGINE_ADDED, engine, policy="q")
@@ -261,10 +248,10 @@ async def test_engines_that_cant_be_pushed_to(bus: MemoryBus, checkpoint: Path) 
 async def test_engines_by_name_and_with_a_key(bus: MemoryBus, checkpoint: Path) -> None:
     """A list takes the timeline's place; a missing key is said."""
     async with serving(FakeEngine(key="k")) as engine:
-        async with PolicyWriter(bus, "p", "t", engines=[engine.url + "/"]) as writer:
+        async with PolicyWriter(bus, POLICY, "t", engines=[engine.url + "/"]) as writer:
             with pytest.raises(PushFailedError, match="wants its admin key"):
                 await writer.push(checkpoint)
-        async with PolicyWriter(bus, "p", "t", engines=[engine.url], api_key="k") as writer:
+        async with PolicyWriter(bus, POLICY, "t", engines=[engine.url], api_key="k") as writer:
             assert await writer.push(checkpoint) == "2"
     assert engine.version == "2"
 
@@ -272,7 +259,7 @@ async def test_engines_by_name_and_with_a_key(bus: MemoryBus, checkpoint: Path) 
 async def test_requests_that_keep_their_keys_and_values(bus: MemoryBus, engine: FakeEngine, checkpoint: Path) -> None:
     """Paused in place the cache can't be emptied while requests run: the push succeeds all the same."""
     engine.is_busy = True
-    async with PolicyWriter(bus, "p", "t", pause_mode="in_place") as writer:
+    async with PolicyWriter(bus, POLICY, "t", pause_mode="in_place") as writer:
         assert await writer.push(checkpoint) == "1"
     assert engine.version == "1"
 
@@ -281,7 +268,7 @@ async def test_kafka_fails_between_the_engines_and_the_timeline(
     bus: MemoryBus, engine: FakeEngine, checkpoint: Path
 ) -> None:
     """The next try publishes under the same number without loading anything again."""
-    async with PolicyWriter(bus, "p", "t") as writer:
+    async with PolicyWriter(bus, POLICY, "t") as writer:
         told = bus.publish
 
         async def refusing(record: PolicyEvent, **options: object) -> object:
@@ -302,7 +289,7 @@ async def test_a_writer_is_used_once_and_as_a_context(bus: MemoryBus, engine: Fa
     """A claim belongs to one life; '*' isn't one policy; without a checkpoint nothing is told."""
     with pytest.raises(ValueError, match="no policy that can be trained"):
         PolicyWriter(bus, "*", "t")
-    writer = PolicyWriter(bus, "p", "t")
+    writer = PolicyWriter(bus, POLICY, "t")
     with pytest.raises(PolicyError, match="async with"):
         await writer.push(checkpoint)
     async with writer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from bus.memory import MemoryBus
 from schemas import ids
 from schemas.records import BatchConsumed, PolicyEvent, PolicyEventType
-from tests.trainer_sink.policies.fake_engine import FakeEngine, serving
+from tests.trainer_sink.policies.fake_engine import FakeEngine
 from tests.trainer_sink.reference.rollouts import sampled_group
 from tests.trainer_sink.scored import POLICY
 from trainer_sink.policies import PolicyWriter, SupersededError
@@ -28,22 +27,6 @@ from trainer_sink.reference import (
 from trainer_sink.reference.metrics import read_reports
 
 DEADLINE_S = 60.0
-
-
-@pytest.fixture
-async def bus() -> AsyncIterator[MemoryBus]:
-    """A cluster of two partitions."""
-    async with MemoryBus(partitions=2) as bus:
-        yield bus
-
-
-@pytest.fixture
-async def engine(bus: MemoryBus) -> AsyncIterator[FakeEngine]:
-    """The one engine of the policy."""
-    async with serving(FakeEngine()) as engine:
-        added = PolicyEventType.ENGINE_ADDED
-        await bus.publish(PolicyEvent(policy_id=POLICY, type=added, engine_url=engine.url, engine_kind="cpu"))
-        yield engine
 
 
 @pytest.fixture
