@@ -7,36 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from compose.cli.console import async_command
 from compose.cli.export_options import (
-    AllowCut,
-    AnyReward,
-    Append,
-    Archive,
-    ArgumentsOption,
-    AsJson,
-    Branch,
-    DropReasoning,
-    From,
-    Harness,
-    ImagesOption,
-    Licence,
-    MaxTokens,
-    MinReward,
-    MinTokens,
-    Policy,
-    Replace,
-    Seed,
+    Conversations,
+    Files,
+    Sessions,
+    SiftedConversations,
+    Source,
     StatusOption,
-    Task,
-    To,
-    ToolsOption,
-    Validation,
-    Where,
-    accept,
-    choose,
+    Target,
 )
 from compose.cli.export_run import run_export
+from compose.cli.options import spread_command
 from schemas.records import Status
 
 
@@ -49,69 +30,33 @@ def register(app: typer.Typer) -> None:
     app.command("hf", epilog="polynya export hf dataset/ --rows sft --license apache-2.0 --validation 0.05")(hf)
 
 
-@async_command
+@spread_command
 async def sft(
-    target: Annotated[Path, typer.Argument(metavar="FILE.jsonl|DIR", help="one file, or a data set with a card")],
+    target: Target,
     *,
-    policy: Policy = None,
-    task: Task = None,
-    harness: Harness = None,
-    where: Where = None,
+    sessions: Sessions,
     status: StatusOption = None,
-    min_reward: MinReward = 1.0,
-    branch: Branch = None,
-    min_tokens: MinTokens = 0,
-    max_tokens: MaxTokens = None,
-    allow_cut: AllowCut = False,
-    arguments: ArgumentsOption = "string",
-    tools: ToolsOption = "list",
-    drop_reasoning: DropReasoning = False,
-    images: ImagesOption = "refuse",
+    min_reward: Annotated[float, typer.Option(help="a session is accepted from this reward on")] = 1.0,
+    conversations: SiftedConversations,
     bare: Annotated[bool, typer.Option("--bare", help="rows of `messages` and `tools` alone")] = False,
-    validation: Validation = 0.0,
-    seed: Seed = 0,
-    licence: Licence = "",
-    from_: From = None,
-    to_: To = None,
-    archive: Archive = None,
-    append: Append = False,
-    replace: Replace = False,
-    as_json: AsJson = False,
+    files: Files,
+    source: Source,
 ) -> None:
     """Conversations of accepted sessions as JSON lines in OpenAI's message form, tools kept, to fine-tune on."""
-    from trainer_sink.export.dataset import Layout, Split
+    from trainer_sink.export.dataset import Layout
     from trainer_sink.export.sft import SftRows
-    from trainer_sink.export.shape import Shape
 
     maker = SftRows(
-        acceptance=accept(
-            policy=policy,
-            task=task,
-            harness=harness,
-            where=where,
-            status=status or ["completed"],
-            min_reward=min_reward,
-        ),
-        choice=choose(branch, min_tokens=min_tokens, max_tokens=max_tokens, allow_cut=allow_cut),
-        shape=Shape(arguments=arguments, tools=tools, images=images, keep_reasoning=not drop_reasoning),
+        acceptance=sessions.acceptance(status or ["completed"], min_reward),
+        choice=conversations.choice(),
+        shape=conversations.shape(),
     )
-    layout = Layout(split=Split(validation=validation, seed=seed), bare=bare, licence=licence)
-    await run_export(
-        target,
-        maker,
-        layout,
-        from_=from_,
-        to_=to_,
-        archive=archive,
-        append=append,
-        replace=replace,
-        as_json=as_json,
-    )
+    await run_export(target, maker, Layout(split=files.split(), bare=bare, licence=files.licence), source)
 
 
-@async_command
+@spread_command
 async def preferences(
-    target: Annotated[Path, typer.Argument(metavar="FILE.jsonl|DIR", help="one file, or a data set with a card")],
+    target: Target,
     *,
     margin: Annotated[
         float, typer.Option(min=0, help="the least difference of the two rewards; ties are never pairs")
@@ -122,68 +67,32 @@ async def preferences(
     allow_incomplete: Annotated[
         bool, typer.Option("--allow-incomplete", help="also groups of which sessions are still out")
     ] = False,
-    policy: Policy = None,
-    task: Task = None,
-    harness: Harness = None,
-    where: Where = None,
+    sessions: Sessions,
     status: StatusOption = None,
-    min_reward: AnyReward = None,
-    branch: Branch = None,
-    min_tokens: MinTokens = 0,
-    max_tokens: MaxTokens = None,
-    allow_cut: AllowCut = False,
-    arguments: ArgumentsOption = "string",
-    tools: ToolsOption = "list",
-    drop_reasoning: DropReasoning = False,
-    images: ImagesOption = "refuse",
+    min_reward: Annotated[float | None, typer.Option(help="only sessions from this reward on")] = None,
+    conversations: SiftedConversations,
     bare: Annotated[
         bool, typer.Option("--bare", help="rows of `prompt`, `chosen`, `rejected` and `tools` alone")
     ] = False,
-    validation: Validation = 0.0,
-    seed: Seed = 0,
-    licence: Licence = "",
-    from_: From = None,
-    to_: To = None,
-    archive: Archive = None,
-    append: Append = False,
-    replace: Replace = False,
-    as_json: AsJson = False,
+    files: Files,
+    source: Source,
 ) -> None:
     """Pairs of a group's sessions with one prompt and different rewards, in TRL's conversational form (prompt, chosen, rejected)."""
-    from trainer_sink.export.dataset import Layout, Split
+    from trainer_sink.export.dataset import Layout
     from trainer_sink.export.preferences import PreferenceRows
-    from trainer_sink.export.shape import Shape
 
     maker = PreferenceRows(
-        acceptance=accept(
-            policy=policy,
-            task=task,
-            harness=harness,
-            where=where,
-            status=status or ["completed"],
-            min_reward=min_reward,
-        ),
-        choice=choose(branch, min_tokens=min_tokens, max_tokens=max_tokens, allow_cut=allow_cut),
-        shape=Shape(arguments=arguments, tools=tools, images=images, keep_reasoning=not drop_reasoning),
+        acceptance=sessions.acceptance(status or ["completed"], min_reward),
+        choice=conversations.choice(),
+        shape=conversations.shape(),
         margin=margin,
         per_group=per_group,
         allow_incomplete=allow_incomplete,
     )
-    layout = Layout(split=Split(validation=validation, seed=seed), bare=bare, licence=licence)
-    await run_export(
-        target,
-        maker,
-        layout,
-        from_=from_,
-        to_=to_,
-        archive=archive,
-        append=append,
-        replace=replace,
-        as_json=as_json,
-    )
+    await run_export(target, maker, Layout(split=files.split(), bare=bare, licence=files.licence), source)
 
 
-@async_command
+@spread_command
 async def hf(
     target: Annotated[Path, typer.Argument(metavar="DIR", help="the directory to make")],
     *,
@@ -191,10 +100,7 @@ async def hf(
         Literal["traces", "sft", "preferences"],
         typer.Option(help="traces (every session, with tokens), sft or preferences (as the commands of that name)"),
     ] = "traces",
-    policy: Policy = None,
-    task: Task = None,
-    harness: Harness = None,
-    where: Where = None,
+    sessions: Sessions,
     status: Annotated[
         list[str] | None,
         typer.Option("--status", help="completed, timeout, failed or cancelled (repeatable; default: of traces all)"),
@@ -202,56 +108,29 @@ async def hf(
     min_reward: Annotated[
         float | None, typer.Option(help="only sessions from this reward on (default: of sft 1)")
     ] = None,
-    branch: Branch = None,
-    max_tokens: MaxTokens = None,
-    arguments: ArgumentsOption = "string",
-    tools: ToolsOption = "list",
-    drop_reasoning: DropReasoning = False,
+    conversations: Conversations,
     margin: Annotated[float, typer.Option(min=0, help="of preferences: the least difference of the two rewards")] = 0.0,
-    validation: Validation = 0.0,
-    seed: Seed = 0,
-    licence: Licence = "",
+    files: Files,
     shard_mb: Annotated[int, typer.Option(min=1, help="a file takes about so many megabytes of rows")] = 256,
-    from_: From = None,
-    to_: To = None,
-    archive: Archive = None,
-    append: Append = False,
-    replace: Replace = False,
-    as_json: AsJson = False,
+    source: Source,
 ) -> None:
     """A Hugging Face data set: Parquet shards, a card, a manifest. `datasets.load_dataset(DIR)` and the hub read it as it is."""
-    from trainer_sink.export.dataset import Layout, Split
+    from trainer_sink.export.dataset import Layout
     from trainer_sink.export.preferences import PreferenceRows
     from trainer_sink.export.sft import SftRows
-    from trainer_sink.export.shape import Shape
     from trainer_sink.export.traces import TraceRows
 
     least = 1.0 if rows == "sft" and min_reward is None else min_reward
-    ended = status or ([s.value for s in Status] if rows == "traces" else ["completed"])
-    graded = accept(policy=policy, task=task, harness=harness, where=where, status=ended, min_reward=least)
-    chosen = choose(branch, max_tokens=max_tokens)
-    spelt = Shape(arguments=arguments, tools=tools, keep_reasoning=not drop_reasoning)
+    acceptance = sessions.acceptance(
+        status or ([s.value for s in Status] if rows == "traces" else ["completed"]), least
+    )
+    choice, shape = conversations.choice(), conversations.shape()
     maker: SftRows | PreferenceRows | TraceRows
     if rows == "traces":
-        maker = TraceRows(acceptance=graded)
+        maker = TraceRows(acceptance=acceptance)
     elif rows == "sft":
-        maker = SftRows(acceptance=graded, choice=chosen, shape=spelt)
+        maker = SftRows(acceptance=acceptance, choice=choice, shape=shape)
     else:
-        maker = PreferenceRows(acceptance=graded, choice=chosen, shape=spelt, margin=margin)
-    layout = Layout(
-        format="parquet",
-        split=Split(validation=validation, seed=seed),
-        licence=licence,
-        shard_bytes=shard_mb << 20,
-    )
-    await run_export(
-        target,
-        maker,
-        layout,
-        from_=from_,
-        to_=to_,
-        archive=archive,
-        append=append,
-        replace=replace,
-        as_json=as_json,
-    )
+        maker = PreferenceRows(acceptance=acceptance, choice=choice, shape=shape, margin=margin)
+    layout = Layout(format="parquet", split=files.split(), licence=files.licence, shard_bytes=shard_mb << 20)
+    await run_export(target, maker, layout, source)

@@ -5,44 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from compose.cli.console import err, out, print_json
-from compose.cli.export_options import begin, places
+from compose.cli.export_options import Source
 from compose.cli.log_source import open_log
-from compose.errors import CommandError, usage
+from compose.errors import CommandError
 
 if TYPE_CHECKING:
     from trainer_sink.export.dataset import Layout, Maker
     from trainer_sink.export.manifest import Manifest
 
 
-async def run_export(
-    target: Path,
-    maker: Maker,
-    layout: Layout,
-    *,
-    from_: str | None,
-    to_: str | None,
-    archive: Path | None,
-    append: bool,
-    replace: bool,
-    as_json: bool,
-) -> None:
+async def run_export(target: Path, maker: Maker, layout: Layout, source: Source) -> None:
     """Export, and report. Raises CommandError for what an export refuses to do."""
     from trainer_sink.export.dataset import export_dataset
 
-    if append and replace:
-        raise usage("--append or --replace, not both")
-    if append and from_ is not None:
-        raise usage("--append goes on where the export ends: leave out --from")
-    start, until = begin(from_), None if to_ is None else places("--to", to_)
-    existing: Literal["refuse", "append", "replace"] = "append" if append else "replace" if replace else "refuse"
+    existing, start, until = source.existing(), source.start(), source.until()
     with _explained():
-        async with open_log(archive) as log:
+        async with open_log(source.archive) as log:
             manifest = await export_dataset(log, target, maker, layout, existing=existing, start=start, until=until)
     run = manifest.runs[-1]
-    if as_json:
+    if source.as_json:
         files = {name: facts["rows"] for name, facts in manifest.files.items()}
         print_json({"target": str(target), "kind": manifest.kind, "files": files, **run.to_json()})
         return

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from compose.cli.connect import open_bus
 from compose.cli.console import async_command, err, out, print_json
 from compose.cli.errors import first_problem
+from compose.cli.options import shown_as
 from compose.errors import CommandError, dependency_down, usage
 from compose.settings import load
 from trainer_sink import CheckpointMismatchError, RecordsExpiredError
@@ -107,11 +108,7 @@ def _command(function: Callable[..., Any], model: type[GrpoSettings]) -> Callabl
             annotation=Annotated[bool, typer.Option("--json", help="the report as JSON; steps go to stderr")],
         )
     )
-    command = async_command(function)
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    del command.__wrapped__  # type: ignore[attr-defined] # or its own signature would be taken
-    return command
+    return shown_as(async_command(function), parameters)
 
 
 def _default(field: FieldInfo) -> Any:
