@@ -16,6 +16,8 @@ from compose.errors import CommandError, usage
 from compose.records_json import as_json
 from schemas.records import ScoredTrajectory, Trajectory
 from schemas.topics import DAY_MS, TOPICS, Topic, TopicKind
+from trainer_sink.export.arrow import batch
+from trainer_sink.export.durable import sync
 
 REPLAY_TOPICS: Final = "trajectory.replay."
 """How the names of topics begin that a replay may write: what it makes must not reach the joiner by mistake."""
@@ -177,6 +179,7 @@ class _ParquetPiece:
         from trainer_sink.export.rows import COLUMNS
 
         self._path = path
+        self._columns = COLUMNS
         self._writer = pq.ParquetWriter(path, pa.schema(list(COLUMNS)), compression="zstd")
         self._rows: list[dict[str, Any]] = []
         self._size = 0
@@ -192,17 +195,14 @@ class _ParquetPiece:
             self._flush()
 
     def _flush(self) -> None:
-        from trainer_sink.export.rows import batch
-
         if self._rows:
-            self._writer.write_batch(batch(self._rows))
+            self._writer.write_batch(batch(self._rows, self._columns))
         self._rows, self._size = [], 0
 
     def close(self) -> None:
         self._flush()
         self._writer.close()
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(self._path)
 
 
 def _unscored(trajectory: Trajectory) -> ScoredTrajectory:

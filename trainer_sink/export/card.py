@@ -35,7 +35,7 @@ def card(manifest: Manifest, columns: Columns, splits: Mapping[str, tuple[int, i
 def _body(manifest: Manifest, columns: Columns, splits: Mapping[str, tuple[int, int]]) -> str:
     sessions = sum(run.counts.sessions for run in manifest.runs)
     exported = sum(run.counts.exported for run in manifest.runs)
-    refused = sum((run.counts.refused_total() for run in manifest.runs), 0)
+    refused = sum(run.counts.refused_total() for run in manifest.runs)
     lines = [
         f"# Polynya {manifest.kind}",
         "",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 _TIME: Final = pa.timestamp("ms", tz="UTC")
@@ -61,24 +59,3 @@ COLUMNS: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("source_partition", pa.int32()),
     ("source_offset", pa.int64()),
 )
-_ARRAYS: Final = frozenset({"prompt_ids", "output_ids", "logprobs"})
-
-
-def schema() -> pa.Schema:
-    """The Arrow schema of the file."""
-    return pa.schema(list(COLUMNS))
-
-
-def batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """Rows as one Arrow batch; token arrays go in without a Python list in between."""
-    columns = []
-    for name, kind in COLUMNS:
-        values = [row[name] for row in rows]
-        if name in _ARRAYS:
-            offsets = np.concatenate([[0], np.cumsum([len(v) for v in values])]).astype(np.int32)
-            columns.append(
-                pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(values), kind.value_type))
-            )
-        else:
-            columns.append(pa.array(values, type=kind))
-    return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in COLUMNS])

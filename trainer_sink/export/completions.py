@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bus import Start
 from bus.protocol import LogReader
 from schemas import arrays, json_text
 from schemas.resolve import ResolvedCall
+from trainer_sink.export.arrow import Row, batch, require_pyarrow
+from trainer_sink.export.durable import whole
 from trainer_sink.export.lease_reader import OpenLease, read_leases
-from trainer_sink.export.parquet import ExportDependencyError, sync
 
 BATCH_BYTES: Final = 32 << 20
 """Tokens of so many bytes are one row group."""
@@ -46,36 +46,29 @@ async def export_completions(
     Rows are ordered by partition, then by the end of their lease, then by writer and call number. The file appears whole or
     not at all. Raises ExportDependencyError without pyarrow, UnknownSchemaIdError for records of a newer release.
     """
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as exc:
-        raise ExportDependencyError("Parquet needs pyarrow: pip install 'polynya[trainer]'") from exc
-    from trainer_sink.export.completion_rows import batch, schema
+    require_pyarrow()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from trainer_sink.export.completion_rows import COLUMNS
 
     report = CompletionsReport()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     size = 0
-    try:
-        with pq.ParquetWriter(part, schema(), compression="zstd") as writer:
-            async for lease in read_leases(log, start, session_id):
-                for row in _rows(lease, policy_id, report):
-                    rows.append(row)
-                    size += row["prompt_ids"].nbytes + row["output_ids"].nbytes
-                if size >= BATCH_BYTES:
-                    await asyncio.to_thread(writer.write_batch, batch(rows))
-                    rows, size = [], 0
-            if rows:
-                await asyncio.to_thread(writer.write_batch, batch(rows))
-        sync(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(path) as part, pq.ParquetWriter(part, pa.schema(list(COLUMNS)), compression="zstd") as writer:
+        async for lease in read_leases(log, start, session_id):
+            for row in _rows(lease, policy_id, report):
+                rows.append(row)
+                size += row["prompt_ids"].nbytes + row["output_ids"].nbytes
+            if size >= BATCH_BYTES:
+                await asyncio.to_thread(writer.write_batch, batch(rows, COLUMNS))
+                rows, size = [], 0
+        if rows:
+            await asyncio.to_thread(writer.write_batch, batch(rows, COLUMNS))
     return report
 
 
-def _rows(lease: OpenLease, policy_id: str | None, report: CompletionsReport) -> list[dict[str, Any]]:
+def _rows(lease: OpenLease, policy_id: str | None, report: CompletionsReport) -> list[Row]:
     report.unreadable += lease.unreadable
     wanted = [c for c in lease.calls() if policy_id is None or c.record.policy_id == policy_id]
     rows = [_row(call, lease) for call in wanted]
@@ -89,7 +82,7 @@ def _rows(lease: OpenLease, policy_id: str | None, report: CompletionsReport) ->
     return rows
 
 
-def _row(call: ResolvedCall, lease: OpenLease) -> dict[str, Any]:
+def _row(call: ResolvedCall, lease: OpenLease) -> Row:
     record = call.record
     partition, offset = lease.places[record.completion_id]
     same = [

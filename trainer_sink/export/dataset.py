@@ -13,10 +13,10 @@ from bus import Start
 from bus.protocol import LogReader
 from schemas import json_text
 from schemas.records import ScoredTrajectory
+from trainer_sink.export.arrow import require_pyarrow
 from trainer_sink.export.card import card
 from trainer_sink.export.columns import Columns, loose
 from trainer_sink.export.manifest import NAME, Counts, Makers, Manifest, ManifestError, Run
-from trainer_sink.export.parquet import ExportDependencyError
 from trainer_sink.export.place import LINES, TRAIN, Existing, ExportPlaceError, Place, link
 from trainer_sink.export.shards import SHARD_BYTES, Shard, Shards
 from trainer_sink.export.span import TOPIC, SpanReader, check_same_log
@@ -104,14 +104,11 @@ async def export_dataset(
     """Write what `maker` chooses of the log (or an archive) to `target`, a directory or a `.jsonl` file.
 
     The same records and options give the same bytes. The export appears whole or not at all; interrupted, the same call does
-    it again. Raises ExportPlaceError or ManifestError for what stands at `target`, ExportSourceError when the log isn't the one
+    it again. One that is added to (`existing="append"`) goes on where it ends, whatever `start` says. Raises ExportPlaceError or ManifestError for what stands at `target`, ExportSourceError when the log isn't the one
     that an earlier run read, ExportDependencyError without pyarrow, UnknownSchemaIdError for records of a newer release.
     """
     if layout.format == "parquet":
-        try:
-            import pyarrow as pa  # noqa: F401 - asked for here, before the log is read
-        except ImportError as exc:
-            raise ExportDependencyError("Parquet needs pyarrow: pip install 'polynya[trainer]'") from exc
+        require_pyarrow()
     place = Place(target)
     if place.is_file and layout.format != "jsonl":
         raise ExportPlaceError(f"{target} is one file: a data set of {layout.format} needs a directory")

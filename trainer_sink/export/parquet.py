@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,8 @@ from bus import Start
 from bus.protocol import LogReader
 from schemas import json_text
 from trainer_sink.errors import SinkError
+from trainer_sink.export.arrow import ExportDependencyError, Row, batch, require_pyarrow
+from trainer_sink.export.durable import whole
 from trainer_sink.export.span import TOPIC, SpanReader
 from trainer_sink.export.spool import ScoredSpool
 from trainer_sink.filters import GroupFilter
@@ -21,9 +22,7 @@ from trainer_sink.filters import GroupFilter
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 METADATA_KEY: Final = b"polynya"
 
-
-class ExportDependencyError(SinkError, ImportError):
-    """pyarrow isn't installed."""
+__all__ = ["ExportDependencyError", "ExportReport", "export_parquet", "read_report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,7 @@ async def export_parquet(
     whole or not at all. Raises ExportDependencyError without pyarrow, UnknownSchemaIdError for records of a newer
     release.
     """
-    try:
-        import pyarrow as pa  # noqa: F401 - asked for here, before the log is read
-    except ImportError as exc:
-        raise ExportDependencyError("Parquet needs pyarrow: pip install 'polynya[trainer]'") from exc
+    require_pyarrow()
     wanted = GroupFilter.of(
         policy_id=policy_id, task_ids=task_ids, harness=harness, allow_off_context=allow_off_context
     )
@@ -73,35 +69,28 @@ def _write(spool: ScoredSpool, path: Path) -> ExportReport:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from trainer_sink.export.rows import COLUMNS, Row, batch, session_rows
+    from trainer_sink.export.rows import COLUMNS, session_rows
 
     tally = _Tally(spool)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with pq.ParquetWriter(part, pa.schema(list(COLUMNS)), compression="zstd") as writer:
-            rows: list[Row] = []
-            size = 0
-            for entry, scored in spool.read():
-                try:
-                    new = session_rows(scored, entry.source, TOPIC)
-                except ValueError:  # torn or unequal token arrays: counted, never padded
-                    tally.torn()
-                    continue
-                tally.session(scored.group_id, len(new), scored.status.value)
-                rows += new
-                size += entry.length
-                if size >= _ROW_GROUP_BYTES:
-                    writer.write_batch(batch(rows))
-                    rows, size = [], 0
-            if rows:
-                writer.write_batch(batch(rows))
-            report = tally.report()
-            writer.add_key_value_metadata({METADATA_KEY: json_text.dump(asdict(report)).encode()})
-        sync(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(path) as part, pq.ParquetWriter(part, pa.schema(list(COLUMNS)), compression="zstd") as writer:
+        rows: list[Row] = []
+        size = 0
+        for entry, scored in spool.read():
+            try:
+                new = session_rows(scored, entry.source, TOPIC)
+            except ValueError:  # torn or unequal token arrays: counted, never padded
+                tally.torn()
+                continue
+            tally.session(scored.group_id, len(new), scored.status.value)
+            rows += new
+            size += entry.length
+            if size >= _ROW_GROUP_BYTES:
+                writer.write_batch(batch(rows, COLUMNS))
+                rows, size = [], 0
+        if rows:
+            writer.write_batch(batch(rows, COLUMNS))
+        report = tally.report()
+        writer.add_key_value_metadata({METADATA_KEY: json_text.dump(asdict(report)).encode()})
     return report
 
 
@@ -128,12 +117,6 @@ class _Tally:
         empty = dict(sorted(self._empty.items()))
         skipped = dict(sorted(self._skipped.items()))
         return ExportReport(self._rows, self._sessions, len(self._groups), sum(empty.values()), empty, skipped)
-
-
-def sync(path: Path) -> None:
-    """On the disk before the rename, so that a crash never leaves a torn file under the final name."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def read_report(path: Path | str) -> ExportReport:

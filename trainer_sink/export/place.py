@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from trainer_sink.errors import SinkError
+from trainer_sink.export.durable import sync
 from trainer_sink.export.manifest import NAME, Manifest, ManifestError, read_manifest
-from trainer_sink.export.shards import Shard, sync
+from trainer_sink.export.shards import Shard
 
 LINES: Final = ".jsonl"
 TRAIN: Final = "train"

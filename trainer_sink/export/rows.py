@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from schemas import arrays, json_text
 from schemas.records import ScoredTrajectory, Trace
+from trainer_sink.export.arrow import Row
 from trainer_sink.groups import Source
 
 # Names that other tools read; adding a column is fine, renaming one isn't.
@@ -58,8 +57,6 @@ COLUMNS: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("source_partition", pa.int32()),
     ("source_offset", pa.int64()),
 )
-
-Row = dict[str, Any]
 
 
 def session_rows(scored: ScoredTrajectory, source: Source, topic: str) -> list[Row]:
@@ -131,17 +128,3 @@ def _trace_row(trace: Trace) -> Row:
 
 def _plain(record: Any) -> Row:
     return dataclasses.asdict(record)
-
-
-def batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Rows as one Arrow batch; token arrays go in without a Python list in between."""
-    columns = []
-    for name, kind in COLUMNS:
-        values = [row[name] for row in rows]
-        if pa.types.is_list(kind):
-            offsets = np.concatenate([[0], np.cumsum([len(v) for v in values])]).astype(np.int32)
-            flat = np.concatenate(values) if values else np.empty(0)
-            columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, type=kind.value_type)))
-        else:
-            columns.append(pa.array(values, type=kind))
-    return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in COLUMNS])

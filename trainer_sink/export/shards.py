@@ -12,6 +12,7 @@ from typing import IO, Any, Final, Protocol
 
 from schemas import json_text
 from trainer_sink.export.columns import Columns, arrow_schema, stored
+from trainer_sink.export.durable import sync
 
 SHARD_BYTES: Final = 256 << 20
 _ROW_GROUP_BYTES: Final = 32 << 20
@@ -168,9 +169,3 @@ class ParquetFile:
         if self._rows:
             self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
         self._rows, self._pending_bytes = [], 0
-
-
-def sync(path: Path) -> None:
-    """On the disk before the rename, so that a crash never leaves a torn file under the final name."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from bus.errors import BusRefusedError
 from bus.memory import MemoryBus
 from schemas.records import ScoredTrajectory, Status
 from tests.trainer_sink.export.talks import BASH, calls, run, says, talk, traced
-from trainer_sink.export import dataset as writing
+from trainer_sink.export.arrow import ExportDependencyError
 from trainer_sink.export.dataset import Layout, Split, export_dataset
 from trainer_sink.export.manifest import Manifest, ManifestError, read_manifest
 from trainer_sink.export.place import ExportPlaceError
@@ -30,12 +29,6 @@ from trainer_sink.export.span import ExportSourceError
 from trainer_sink.export.traces import TraceRows
 
 TOPIC = "trajectory.scored"
-
-
-@pytest.fixture
-async def log() -> AsyncIterator[MemoryBus]:
-    async with MemoryBus(partitions=2) as bus:
-        yield bus
 
 
 async def publish(bus: Bus, *records: ScoredTrajectory) -> None:
@@ -110,10 +103,6 @@ class TestOnKafka(Behaviours):
 class TestInMemory(Behaviours):
     """On the in-memory bus."""
 
-    @pytest.fixture
-    def bus(self, log: MemoryBus) -> Bus:
-        return log
-
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 async def test_the_same_records_give_the_same_bytes(tmp_path: Path, format_: Any) -> None:
@@ -139,10 +128,10 @@ async def test_the_same_records_give_the_same_bytes(tmp_path: Path, format_: Any
     }
 
 
-async def test_no_task_is_in_both_splits(log: MemoryBus, tmp_path: Path) -> None:
+async def test_no_task_is_in_both_splits(bus: MemoryBus, tmp_path: Path) -> None:
     """And which one it is in depends on nothing but its id and the seed."""
-    await publish(log, *(run(f"t{n}", i, group_size=3) for n in range(40) for i in range(3)))
-    manifest = await export_dataset(log, tmp_path / "a.jsonl", SftRows(), Layout(split=Split(validation=0.25)))
+    await publish(bus, *(run(f"t{n}", i, group_size=3) for n in range(40) for i in range(3)))
+    manifest = await export_dataset(bus, tmp_path / "a.jsonl", SftRows(), Layout(split=Split(validation=0.25)))
     train, validation = ({r["task_id"] for r in lines(tmp_path / n)} for n in ("a.jsonl", "a.validation.jsonl"))
     assert not train & validation
     assert len(train | validation) == 40
@@ -155,22 +144,22 @@ async def test_no_task_is_in_both_splits(log: MemoryBus, tmp_path: Path) -> None
     }
 
 
-async def test_the_same_conversation_of_two_sessions_stands_there_once(log: MemoryBus, tmp_path: Path) -> None:
+async def test_the_same_conversation_of_two_sessions_stands_there_once(bus: MemoryBus, tmp_path: Path) -> None:
     """Also across runs; the second session is refused by that name."""
-    await publish(log, run("a", 0, *talk(), group_size=2), run("a", 1, *talk(), group_size=2))
-    manifest = await export_dataset(log, tmp_path / "d", SftRows(), Layout())
+    await publish(bus, run("a", 0, *talk(), group_size=2), run("a", 1, *talk(), group_size=2))
+    manifest = await export_dataset(bus, tmp_path / "d", SftRows(), Layout())
     assert manifest.runs[0].counts.refused == {"duplicate": 1}
-    await publish(log, run("b", 0, *talk()))
-    manifest = await export_dataset(log, tmp_path / "d", SftRows(), Layout(), existing="append")
+    await publish(bus, run("b", 0, *talk()))
+    manifest = await export_dataset(bus, tmp_path / "d", SftRows(), Layout(), existing="append")
     assert manifest.runs[1].counts.refused == {"duplicate": 1}
     assert manifest.runs[1].counts.traces == 1
 
 
-async def test_counts_add_up_whatever_is_on_the_log(log: MemoryBus, tmp_path: Path) -> None:
+async def test_counts_add_up_whatever_is_on_the_log(bus: MemoryBus, tmp_path: Path) -> None:
     """Poison, revisions, repeats, records without a spec, sessions that failed, traces that can't be used."""
     new = run("a", revision=2)
     await publish(
-        log,
+        bus,
         run("a"),
         new,
         new,
@@ -180,123 +169,123 @@ async def test_counts_add_up_whatever_is_on_the_log(log: MemoryBus, tmp_path: Pa
     )
     import dataclasses
 
-    await log.publish(dataclasses.replace(run("e"), spec=None))
-    await log.publish_raw(TOPIC, b"x", b"no avro")
-    counts = (await export_dataset(log, tmp_path / "d", SftRows(), Layout())).runs[0].counts
+    await bus.publish(dataclasses.replace(run("e"), spec=None))
+    await bus.publish_raw(TOPIC, b"x", b"no avro")
+    counts = (await export_dataset(bus, tmp_path / "d", SftRows(), Layout())).runs[0].counts
     assert counts.set_aside == {"revised": 1, "duplicates": 1, "spec_missing": 1, "unreadable": 1}
     assert counts.refused == {"malformed_message": 1, "status_timeout": 1}
     assert counts.left_out == {"branch_aux": 1, "malformed_message": 2}
     assert (counts.records, counts.sessions, counts.exported, counts.traces, counts.examples) == (8, 4, 2, 5, 2)
 
 
-async def test_rows_with_new_keys_stand_in_front(log: MemoryBus, tmp_path: Path) -> None:
+async def test_rows_with_new_keys_stand_in_front(bus: MemoryBus, tmp_path: Path) -> None:
     """So that the types that a reader infers from the beginning hold to the end; the others keep their order."""
     plain = [run(f"a{n}", 0, {"role": "user", "content": "?"}, says(str(n))) for n in range(3)]
-    await publish(log, *plain, run("b"), run("c", traces=[traced(talk("x"), tools=[BASH])]))
-    await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout())
+    await publish(bus, *plain, run("b"), run("c", traces=[traced(talk("x"), tools=[BASH])]))
+    await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout())
     assert [r["task_id"] for r in lines(tmp_path / "f.jsonl")] == ["a0", "b", "c", "a1", "a2"]
 
 
-async def test_bare_rows(log: MemoryBus, tmp_path: Path) -> None:
+async def test_bare_rows(bus: MemoryBus, tmp_path: Path) -> None:
     """For APIs that refuse other keys; nothing can be added to them."""
-    await publish(log, run("a"))
-    await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout(bare=True))
+    await publish(bus, run("a"))
+    await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout(bare=True))
     assert [set(row) for row in lines(tmp_path / "f.jsonl")] == [{"messages", "tools"}]
     with pytest.raises(ManifestError, match="bare"):
-        await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout(bare=True), existing="append")
+        await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout(bare=True), existing="append")
 
 
-async def test_an_export_of_nothing(log: MemoryBus, tmp_path: Path) -> None:
+async def test_an_export_of_nothing(bus: MemoryBus, tmp_path: Path) -> None:
     """Has an empty file and a manifest that says so."""
-    await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout())
+    await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout())
     assert (tmp_path / "f.jsonl").read_bytes() == b""
-    manifest = await export_dataset(log, tmp_path / "d", SftRows(), Layout(format="parquet"))
+    manifest = await export_dataset(bus, tmp_path / "d", SftRows(), Layout(format="parquet"))
     assert pq.read_table(tmp_path / "d" / "data" / "train-00000-of-00001.parquet").num_rows == 0
     assert manifest.runs[0].counts.sessions == 0
 
 
-async def test_traces_have_tokens_and_failed_sessions_are_named(log: MemoryBus, tmp_path: Path) -> None:
+async def test_traces_have_tokens_and_failed_sessions_are_named(bus: MemoryBus, tmp_path: Path) -> None:
     """The columns of `export parquet`; whatever the reward."""
-    await publish(log, run("a", reward=0.0), run("b", status=Status.FAILED, reward=None, traces=[]))
+    await publish(bus, run("a", reward=0.0), run("b", status=Status.FAILED, reward=None, traces=[]))
     spliced = run("c", traces=[traced(talk(), is_off_context=True)])
-    await publish(log, spliced)
-    manifest = await export_dataset(log, tmp_path / "d", TraceRows(), Layout(format="parquet"))
+    await publish(bus, spliced)
+    manifest = await export_dataset(bus, tmp_path / "d", TraceRows(), Layout(format="parquet"))
     (row,) = pq.read_table(tmp_path / "d" / "data").to_pylist()
     assert (row["response_ids"], row["loss_mask"], row["reward"]) == ([3] * 4, [1] * 4, 0.0)
     assert row["ended_at"].timestamp() == 1_700_000_000
     assert manifest.runs[0].counts.refused == {"no_traces": 1, "off_context": 1}
 
 
-async def test_a_span_of_offsets(log: MemoryBus, tmp_path: Path) -> None:
+async def test_a_span_of_offsets(bus: MemoryBus, tmp_path: Path) -> None:
     """The manifest's own offsets give the same rows again, though the log has grown."""
-    await publish(log, *(run(f"t{n}") for n in range(6)))
-    first = await export_dataset(log, tmp_path / "a.jsonl", SftRows(), Layout())
-    await publish(log, *(run(f"u{n}") for n in range(6)))
+    await publish(bus, *(run(f"t{n}") for n in range(6)))
+    first = await export_dataset(bus, tmp_path / "a.jsonl", SftRows(), Layout())
+    await publish(bus, *(run(f"u{n}") for n in range(6)))
     span = first.runs[0].span
     start = {(TOPIC, n): offset for n, offset in span.begin.items()}
-    again = await export_dataset(log, tmp_path / "b.jsonl", SftRows(), Layout(), start=start, until=span.end)
+    again = await export_dataset(bus, tmp_path / "b.jsonl", SftRows(), Layout(), start=start, until=span.end)
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     assert again.runs == first.runs
     with pytest.raises(ExportSourceError, match="before 99"):
-        await export_dataset(log, tmp_path / "c.jsonl", SftRows(), Layout(), until={0: 99})
+        await export_dataset(bus, tmp_path / "c.jsonl", SftRows(), Layout(), until={0: 99})
     with pytest.raises(ExportSourceError, match="can't begin at 99"):
-        await export_dataset(log, tmp_path / "c.jsonl", SftRows(), Layout(), start={(TOPIC, 1): 99})
+        await export_dataset(bus, tmp_path / "c.jsonl", SftRows(), Layout(), start={(TOPIC, 1): 99})
 
 
 class TestPlaces:
     """What stands at the place of an export."""
 
-    async def test_an_export_that_is_there_stays_unless_told(self, log: MemoryBus, tmp_path: Path) -> None:
+    async def test_an_export_that_is_there_stays_unless_told(self, bus: MemoryBus, tmp_path: Path) -> None:
         """`replace` makes it anew, files that it no longer has go."""
-        await publish(log, *(run(f"t{n}") for n in range(8)))
+        await publish(bus, *(run(f"t{n}") for n in range(8)))
         for target in (tmp_path / "d", tmp_path / "f.jsonl"):
-            await export_dataset(log, target, SftRows(), Layout(split=Split(validation=0.5)))
+            await export_dataset(bus, target, SftRows(), Layout(split=Split(validation=0.5)))
             with pytest.raises(ExportPlaceError, match="--append"):
-                await export_dataset(log, target, SftRows(), Layout())
-            await export_dataset(log, target, SftRows(), Layout(), existing="replace")
+                await export_dataset(bus, target, SftRows(), Layout())
+            await export_dataset(bus, target, SftRows(), Layout(), existing="replace")
         assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "f.jsonl", "f.jsonl.manifest.json"]
         assert len(lines(tmp_path / "f.jsonl")) == 8
         assert [p.name for p in (tmp_path / "d" / "data").iterdir()] == ["train-00000-of-00001.jsonl"]
 
-    async def test_what_is_no_export_is_never_touched(self, log: MemoryBus, tmp_path: Path) -> None:
+    async def test_what_is_no_export_is_never_touched(self, bus: MemoryBus, tmp_path: Path) -> None:
         """A directory with anything else in it, even with `replace`; an empty one is fine."""
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "thesis.tex").write_text("42")
         for wish in ("refuse", "append", "replace"):
             with pytest.raises(ExportPlaceError, match="no whole export of ours"):
-                await export_dataset(log, tmp_path / "mine", SftRows(), Layout(), existing=wish)  # type: ignore[arg-type]
+                await export_dataset(bus, tmp_path / "mine", SftRows(), Layout(), existing=wish)  # type: ignore[arg-type]
         (tmp_path / "empty").mkdir()
-        await export_dataset(log, tmp_path / "empty", SftRows(), Layout())
+        await export_dataset(bus, tmp_path / "empty", SftRows(), Layout())
         with pytest.raises(ExportPlaceError, match="directory"):
-            await export_dataset(log, tmp_path / "x.jsonl", SftRows(), Layout(format="parquet"))
+            await export_dataset(bus, tmp_path / "x.jsonl", SftRows(), Layout(format="parquet"))
 
-    async def test_other_options_are_refused(self, log: MemoryBus, tmp_path: Path) -> None:
+    async def test_other_options_are_refused(self, bus: MemoryBus, tmp_path: Path) -> None:
         """Named; rows of two kinds in one data set would be nobody's."""
-        await publish(log, run("a"))
-        await export_dataset(log, tmp_path / "d", SftRows(), Layout())
+        await publish(bus, run("a"))
+        await export_dataset(bus, tmp_path / "d", SftRows(), Layout())
         with pytest.raises(ManifestError, match=r"other options \(arguments\)"):
             await export_dataset(
-                log, tmp_path / "d", SftRows(shape=Shape(arguments="object")), Layout(), existing="append"
+                bus, tmp_path / "d", SftRows(shape=Shape(arguments="object")), Layout(), existing="append"
             )
 
-    async def test_a_damaged_export_is_refused(self, log: MemoryBus, tmp_path: Path) -> None:
+    async def test_a_damaged_export_is_refused(self, bus: MemoryBus, tmp_path: Path) -> None:
         """A file that isn't as long as its manifest says, a manifest that is none."""
-        await publish(log, run("a"))
-        await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout())
+        await publish(bus, run("a"))
+        await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout())
         (tmp_path / "f.jsonl").write_text("")
         with pytest.raises(ManifestError, match="isn't what its manifest says"):
-            await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout(), existing="append")
+            await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout(), existing="append")
         (tmp_path / "f.jsonl.manifest.json").write_text("{")
         with pytest.raises(ManifestError, match="no manifest"):
-            await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout(), existing="append")
+            await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout(), existing="append")
 
     @pytest.mark.parametrize("target", ["d", "f.jsonl"])
     async def test_what_fails_half_way_leaves_the_old_one(
-        self, log: MemoryBus, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+        self, bus: MemoryBus, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nothing half-written, nothing left over."""
-        await publish(log, run("a"))
-        await export_dataset(log, tmp_path / target, SftRows(), Layout())
+        await publish(bus, run("a"))
+        await export_dataset(bus, tmp_path / target, SftRows(), Layout())
         before = files(tmp_path)
 
         def broken(*_: Any) -> str:
@@ -304,13 +293,13 @@ class TestPlaces:
 
         monkeypatch.setattr(Manifest, "text", broken)
         with pytest.raises(OSError, match="disk full"):
-            await export_dataset(log, tmp_path / target, SftRows(), Layout(), existing="replace")
+            await export_dataset(bus, tmp_path / target, SftRows(), Layout(), existing="replace")
         assert files(tmp_path) == before
 
-    async def test_what_a_killed_run_left_is_cleared_away(self, log: MemoryBus, tmp_path: Path) -> None:
+    async def test_what_a_killed_run_left_is_cleared_away(self, bus: MemoryBus, tmp_path: Path) -> None:
         """Also when it died between the two renames: the export that it was about to replace comes back first."""
-        await publish(log, run("a"))
-        await export_dataset(log, tmp_path / "d", SftRows(), Layout())
+        await publish(bus, run("a"))
+        await export_dataset(bus, tmp_path / "d", SftRows(), Layout())
         dead = subprocess.Popen([sys.executable, "-c", ""])
         dead.wait()
         part = tmp_path / f".d.{dead.pid}.part"
@@ -319,7 +308,7 @@ class TestPlaces:
         running = tmp_path / f".d.{os.getppid()}.part"
         running.mkdir()
         with pytest.raises(ExportPlaceError, match="holds an export"):
-            await export_dataset(log, tmp_path / "d", SftRows(), Layout())
+            await export_dataset(bus, tmp_path / "d", SftRows(), Layout())
         assert not part.exists()
         assert running.exists()
 
@@ -331,9 +320,9 @@ class TestLogs:
         await publish(bus, *(run(f"t{n}") for n in range(4)))
         await export_dataset(bus, target, SftRows(), Layout())
 
-    async def test_a_log_made_anew_is_refused(self, log: MemoryBus, tmp_path: Path) -> None:
+    async def test_a_log_made_anew_is_refused(self, bus: MemoryBus, tmp_path: Path) -> None:
         """Shorter, with other partitions, or with other records at the same offsets."""
-        await self.exported(log, tmp_path / "d")
+        await self.exported(bus, tmp_path / "d")
         for partitions, records, match in (
             (2, [], "made anew"),
             (3, [], "another log"),
@@ -345,19 +334,19 @@ class TestLogs:
                     await export_dataset(other, tmp_path / "d", SftRows(), Layout(), existing="append")
 
     async def test_records_that_retention_took_are_not_skipped_in_silence(
-        self, log: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, bus: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The error names them; an archive has them still."""
-        await self.exported(log, tmp_path / "d")
-        await archive(log, tmp_path / "archive")
+        await self.exported(bus, tmp_path / "d")
+        await archive(bus, tmp_path / "archive")
 
         async def gone(*_: Any, **__: Any) -> Any:
             raise BusRefusedError("trajectory.scored[0] begins at 9 by now: retention has taken [2, 9).")
             yield
 
-        monkeypatch.setattr(log, "tail", gone)
+        monkeypatch.setattr(bus, "tail", gone)
         with pytest.raises(ExportSourceError, match=r"retention has taken \[2, 9\).*--archive"):
-            await export_dataset(log, tmp_path / "d", SftRows(), Layout(), existing="append")
+            await export_dataset(bus, tmp_path / "d", SftRows(), Layout(), existing="append")
         past = ArchiveLog(tmp_path / "archive")
         manifest = await export_dataset(past, tmp_path / "d", SftRows(), Layout(), existing="append")
         assert manifest.runs[1].counts.records == 0
@@ -376,39 +365,39 @@ class TestLogs:
             manifest = await export_dataset(bus, tmp_path / "two", SftRows(), Layout(), existing="append")
             assert manifest.runs[1].counts.exported == 9
 
-    async def test_what_comes_while_it_reads_is_for_the_next_run(self, log: MemoryBus, tmp_path: Path) -> None:
+    async def test_what_comes_while_it_reads_is_for_the_next_run(self, bus: MemoryBus, tmp_path: Path) -> None:
         """The end is the one that the log had at the beginning: the manifest and the rows agree."""
-        await publish(log, run("a"))
-        ends = log.end_offsets
+        await publish(bus, run("a"))
+        ends = bus.end_offsets
 
         async def late(topic: str) -> dict[int, int]:
             found = await ends(topic)
-            await publish(log, run("b"))
+            await publish(bus, run("b"))
             return found
 
-        log.end_offsets = late  # type: ignore[method-assign]
-        manifest = await export_dataset(log, tmp_path / "d", SftRows(), Layout())
+        bus.end_offsets = late  # type: ignore[method-assign]
+        manifest = await export_dataset(bus, tmp_path / "d", SftRows(), Layout())
         assert (manifest.runs[0].counts.records, sum(manifest.runs[0].span.end.values())) == (1, 1)
 
 
-async def test_ten_thousand_tokens(log: MemoryBus, tmp_path: Path) -> None:
+async def test_ten_thousand_tokens(bus: MemoryBus, tmp_path: Path) -> None:
     """Long sessions keep every turn."""
     messages = talk(steps=400)
-    await publish(log, run("a", traces=[traced(messages, size=10_000)]))
-    await export_dataset(log, tmp_path / "f.jsonl", SftRows(), Layout())
+    await publish(bus, run("a", traces=[traced(messages, size=10_000)]))
+    await export_dataset(bus, tmp_path / "f.jsonl", SftRows(), Layout())
     (row,) = lines(tmp_path / "f.jsonl")
     assert (row["messages"], row["tokens"], row["turns"]) == (messages, 10_000, 401)
 
 
 async def test_without_pyarrow_lines_are_written_and_parquet_says_what_to_install(
-    log: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JSON lines need nothing but the library."""
-    await publish(log, run("a", 0, *talk()[:2], calls({"id": "", "function": {"name": "f", "arguments": "{}"}})))
+    await publish(bus, run("a", 0, *talk()[:2], calls({"id": "", "function": {"name": "f", "arguments": "{}"}})))
     for name in [n for n in sys.modules if n == "pyarrow" or n.startswith("pyarrow.")]:
         monkeypatch.setitem(sys.modules, name, None)
-    await export_dataset(log, tmp_path / "d", SftRows(), Layout())
+    await export_dataset(bus, tmp_path / "d", SftRows(), Layout())
     assert len(lines(tmp_path / "d" / "data" / "train-00000-of-00001.jsonl")) == 1
-    with pytest.raises(writing.ExportDependencyError, match=r"polynya\[trainer\]"):
-        await export_dataset(log, tmp_path / "p", SftRows(), Layout(format="parquet"))
+    with pytest.raises(ExportDependencyError, match=r"polynya\[trainer\]"):
+        await export_dataset(bus, tmp_path / "p", SftRows(), Layout(format="parquet"))
     await asyncio.sleep(0)

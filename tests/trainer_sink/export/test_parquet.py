@@ -20,7 +20,7 @@ from schemas import UnknownSchemaIdError, arrays, ids
 from schemas.records import ScoredTrajectory, Status, Trace
 from tests.trainer_sink.scored import scored, trace, whole
 from trainer_sink.errors import SinkError
-from trainer_sink.export import parquet
+from trainer_sink.export import durable, parquet
 from trainer_sink.export.parquet import ExportDependencyError, ExportReport, export_parquet, read_report
 
 TOPIC = "trajectory.scored"
@@ -177,7 +177,7 @@ class TestInMemory(Behaviours):
         def no_disk(_: Path) -> None:
             raise OSError("no space left on device")
 
-        monkeypatch.setattr(parquet, "sync", no_disk)
+        monkeypatch.setattr(durable, "sync", no_disk)
         with pytest.raises(OSError, match="no space"):
             await export_parquet(bus, path)
         assert path.read_bytes() == before
