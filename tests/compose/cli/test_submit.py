@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bus import Bus
+from bus.kafka import KafkaBus
 from bus.memory import MemoryBus
 from compose.cli import submit
 from compose.cli.task_file import request_of
@@ -107,16 +109,31 @@ async def test_a_task_whose_command_has_expired(run: Submit, memory_bus: MemoryB
 
 async def test_two_submissions_that_meet(memory_bus: MemoryBus) -> None:
     """Of two tasks under one id that were both looked for before either was there, the log's first one counts."""
+    await meet(memory_bus)
+
+
+@pytest.mark.broker
+async def test_two_submissions_that_meet_on_kafka(kafka_bus: KafkaBus) -> None:
+    """There, too."""
+    await meet(kafka_bus)
+
+
+async def meet(bus: Bus) -> None:
+    """Two that look before either submits, and one that comes later."""
     one, other = (
         request_of(TaskSpec.model_validate({**TASK, "task_id": "t-1", "instruction": text})) for text in ("a", "b")
     )
-    views = [LoggedTasks(memory_bus, ["t-1"]) for _ in range(2)]
+    views = [LoggedTasks(bus, ["t-1"]) for _ in range(2)]
     for view in views:
         await view.read()
-    (taken,) = await take(memory_bus, views[0], [one], digests_of([one]))
+    (taken,) = await take(bus, views[0], [one], digests_of([one]))
     assert (taken.is_new, taken.request.submitted_at) == (True, one.submitted_at)
     with pytest.raises(TaskIdTakenError):
-        await take(memory_bus, views[1], [other], digests_of([other]))
+        await take(bus, views[1], [other], digests_of([other]))
+    later = LoggedTasks(bus, ["t-1"])
+    await later.read()
+    (again,) = await take(bus, later, [one], digests_of([one]))
+    assert not again.is_new
 
 
 async def test_ids_that_were_made_up_are_not_looked_for(
