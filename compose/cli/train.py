@@ -47,7 +47,7 @@ async def _grpo(*, as_json: bool, **fields: Any) -> None:
     published. docs/training.md explains the settings, the files and restarts.
     """
     try:
-        settings = GrpoSettings(**{name: _plain(value) for name, value in fields.items()})
+        settings = GrpoSettings(**{name: _given(value) for name, value in fields.items()})
     except ValidationError as error:
         raise usage(first_problem(error), hint="polynya train grpo --help") from error
     stop = asyncio.Event()
@@ -79,11 +79,9 @@ async def _grpo(*, as_json: bool, **fields: Any) -> None:
         out.print(f"  {path}", markup=False, soft_wrap=True)
 
 
-def _plain(value: Any) -> Any:
-    """Typer's lists as the settings' tuples, its texts as numbers where `start` is one; none given is no value."""
-    if isinstance(value, list):
-        return tuple(value) or None
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+def _given(value: Any) -> Any:
+    """Typer's list as the settings' tuple; an empty one is an option that wasn't given."""
+    return (tuple(value) or None) if isinstance(value, list) else value
 
 
 def _command(function: Callable[..., Any], model: type[GrpoSettings]) -> Callable[..., Any]:

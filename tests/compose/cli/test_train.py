@@ -79,7 +79,7 @@ def test_every_setting_is_an_option_with_its_description() -> None:
 def test_options_become_settings(trainer: Trainer) -> None:
     """Each kind of option: a number, a choice, a switch, several values, a point in time; what isn't given keeps its default."""
     chosen = ["--lr", 5e-4, "--anchor", "recomputed", "--no-push", "--engines", "http://a", "--engines", "http://b"]
-    done = grpo(*chosen, "--start", 1700000000000, "--ddof", 1, "--task-ids", "t")
+    done = grpo(*chosen, "--start", 1700000000000, "--ddof", 1, "--task-ids", "t", "--trainer-id", "7")
     assert done.exit_code == 0, done.output
     assert trainer.settings == GrpoSettings(
         model=Path("m"),
@@ -91,6 +91,7 @@ def test_options_become_settings(trainer: Trainer) -> None:
         start=1_700_000_000_000,
         ddof=1,
         task_ids=("t",),
+        trainer_id="7",
     )
     assert "gain: 0 steps in 12 s, reward 0.200 → 0.600 (gain +0.400), version 7" in done.stdout
 
