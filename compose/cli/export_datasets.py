@@ -18,6 +18,7 @@ from compose.cli.export_options import (
 )
 from compose.cli.export_run import run_export
 from compose.cli.options import spread_command
+from compose.errors import usage
 from schemas.records import Status
 
 
@@ -115,6 +116,16 @@ async def hf(
     source: Source,
 ) -> None:
     """A Hugging Face data set: Parquet shards, a card, a manifest. `datasets.load_dataset(DIR)` and the hub read it as it is."""
+    if rows == "traces" and conversations != Conversations():
+        raise usage(
+            "--branch, --max-tokens, --arguments, --tools and --drop-reasoning are of conversations: rows of traces have all "
+            "traces as they are",
+            hint=f"polynya export hf {target} --rows sft",
+        )
+    if rows != "preferences" and margin:
+        raise usage(
+            f"--margin is of pairs, not of rows of {rows}", hint=f"polynya export hf {target} --rows preferences"
+        )
     from trainer_sink.export.dataset import Layout
     from trainer_sink.export.preferences import PreferenceRows
     from trainer_sink.export.sft import SftRows

@@ -97,6 +97,17 @@ async def test_hf(archived: Path, tmp_path: Path, kind: str, count: int) -> None
     assert 'license: "mit"' in (tmp_path / "d" / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    "options", [["--branch", "aux"], ["--max-tokens", "9"], ["--tools", "string"], ["--margin", "1"]]
+)
+async def test_hf_refuses_what_would_change_nothing(archived: Path, tmp_path: Path, options: list[str]) -> None:
+    """Rows of traces aren't chosen or spelt like conversations, and have no margin."""
+    done = await run("hf", tmp_path / "d", "--archive", archived, *options)
+    assert done.exit_code != 0
+    assert f"{options[0]}" in str(done.exception)
+    assert not (tmp_path / "d").exists()
+
+
 async def test_parquet_from_an_archive(archived: Path, tmp_path: Path) -> None:
     """As from Kafka."""
     done = await run("parquet", tmp_path / "t.parquet", "--archive", archived, "--json")
