@@ -127,8 +127,3 @@ def _last_reply(messages: Iterable[dict[str, Any]]) -> str:
     """The text of the last assistant message; slime only logs it."""
     replies = [m.get("content") for m in messages if m.get("role") == "assistant"]
     return replies[-1] if replies and isinstance(replies[-1], str) else ""
-
-
-def flatten(nested: Iterable[Sequence[Sequence[Sample]]]) -> list[Sample]:
-    """All samples of several groups in one list, as slime's debug rollout files have them."""
-    return [sample for group in nested for session in group for sample in session]

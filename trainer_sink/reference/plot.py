@@ -19,9 +19,8 @@ def draw_rewards(
     title: str = "mean reward per step",
     baseline: float | None = None,
     baseline_name: str = "baseline",
-    more: Sequence[tuple[str, Sequence[float]]] = (),
 ) -> Path:
-    """Write a PNG: each step's mean reward, its moving average, the baseline as a line, and `more` named curves.
+    """Write a PNG: each step's mean reward, its moving average, and the baseline as a line.
 
     Raises TrainerError when matplotlib isn't installed.
     """
@@ -37,8 +36,6 @@ def draw_rewards(
     axes.plot(steps, rewards, color="#9ecae1", marker="o", markersize=3, linewidth=1, label="step")
     averages = [average(rewards[:n]) for n in steps]
     axes.plot(steps, averages, color="#08519c", linewidth=2, label="mean of 5")
-    for name, values in more:
-        axes.plot(range(1, len(values) + 1), values, linewidth=1.5, label=name)
     if baseline is not None:
         axes.axhline(baseline, color="#969696", linestyle="--", linewidth=1, label=f"{baseline_name} {baseline:.2f}")
     axes.set(xlabel="step", ylabel="reward", title=title)

@@ -197,6 +197,23 @@ async def test_a_cancelled_run_cancels_its_task() -> None:
     assert fleet.cancelled == ["task-1"]
 
 
+async def test_rows_wait_for_a_place() -> None:
+    """One place: the second row is submitted when the first one is over, however that ended."""
+    fleet = Fleet(talkative())
+    fleet.hang = True
+    agent = PolynyaAgent(fleet, TEMPLATE, concurrency=1)
+    first, second = (asyncio.ensure_future(agent.run(ROW)) for _ in range(2))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(fleet.tasks) == 1
+    fleet.hang = False
+    first.cancel()
+    async with asyncio.timeout(10):
+        assert (await second)["reward"] == 1.0
+    assert len(fleet.tasks) == 2
+    assert first.cancelled()
+
+
 def test_metrics_by_task() -> None:
     """Rows that say their index are averaged by task, too."""
     rows = [{"_ng_task_index": i, "reward": r} for i, r in ((0, 1.0), (0, 0.0), (1, 1.0))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from schemas.records import Status
 from tests.trainer_sink.adapters.formats import check
 from tests.trainer_sink.hand_made import failed, forked, group, plain
-from trainer_sink.adapters.slime import flatten, samples_of, status_of
+from trainer_sink.adapters.slime import samples_of, status_of
 from trainer_sink.credit import CreditRule
 from trainer_sink.sequences import sequences_of
 
@@ -43,7 +44,7 @@ RULE = CreditRule(advantage="mean_baseline")
 def test_every_sample_has_the_fields_of_the_format() -> None:
     """Names, types and lengths; the whole is JSON, so it travels as it is."""
     nested = samples_of(group(), sequences_of(group(), RULE), group_index=7, first_index=40)
-    for sample in flatten([nested]):
+    for sample in list(chain(*nested)):
         check(SAMPLE, sample)
         assert sample["status"] in STATUSES
         assert len(sample["loss_mask"]) == len(sample["rollout_log_probs"]) == sample["response_length"]
@@ -55,9 +56,9 @@ def test_a_fork_is_one_rollout() -> None:
     """Sessions are numbered, and siblings share their session's number: slime's loss counts them as one rollout."""
     nested = samples_of(group(), sequences_of(group(), RULE), group_index=7, first_index=40)
     assert [len(session) for session in nested] == [2, 1, 1, 1]
-    assert [s["rollout_id"] for s in flatten([nested])] == [40, 40, 41, 42, 43]
-    assert [s["index"] for s in flatten([nested])] == [40, 40, 41, 42, 43]
-    assert {s["group_index"] for s in flatten([nested])} == {7}
+    assert [s["rollout_id"] for s in list(chain(*nested))] == [40, 40, 41, 42, 43]
+    assert [s["index"] for s in list(chain(*nested))] == [40, 40, 41, 42, 43]
+    assert {s["group_index"] for s in list(chain(*nested))} == {7}
     assert nested[0][0]["session_id"] == nested[0][1]["session_id"] == group().scored[0].session_id
 
 
@@ -84,10 +85,12 @@ def test_a_session_that_gave_nothing_keeps_its_place() -> None:
 
 def test_rewards_raw_or_as_our_advantage() -> None:
     """Raw for slime's own normalisation; the advantage for groups with forks, with the reward kept for its metrics."""
-    raw = flatten([samples_of(group(), sequences_of(group(), RULE), group_index=0, first_index=0)])
+    raw = list(chain(*samples_of(group(), sequences_of(group(), RULE), group_index=0, first_index=0)))
     assert [s["reward"] for s in raw] == [1.0, 1.0, 0.5, 0.0, 0.5]  # the ungraded session leaves the mean where it is
     assert all("raw_reward" not in s["metadata"] for s in raw)
-    ours = flatten([samples_of(group(), sequences_of(group(), RULE), group_index=0, first_index=0, reward="advantage")])
+    ours = list(
+        chain(*samples_of(group(), sequences_of(group(), RULE), group_index=0, first_index=0, reward="advantage"))
+    )
     assert [s["reward"] for s in ours] == [0.5, 0.5, 0.0, -0.5, 0.0]
     assert [s["metadata"]["raw_reward"] for s in ours] == [1.0, 1.0, 0.5, 0.0, 0.5]
     sequences = sequences_of(group(), RULE)

@@ -115,9 +115,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_curve_is_a_picture(tmp_path: Path) -> None:
     """A PNG of the size that was asked for, whole."""
-    path = draw_rewards(
-        [0.2, 0.4, 0.7], tmp_path / "new" / "rewards.png", baseline=0.2, more=[("held out", [0.1, 0.5])]
-    )
+    path = draw_rewards([0.2, 0.4, 0.7], tmp_path / "new" / "rewards.png", baseline=0.2)
     data = path.read_bytes()
     assert data.startswith(PNG)
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (960, 540)
