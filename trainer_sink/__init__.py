@@ -1,7 +1,7 @@
 """The trainer's library: whole groups of scored trajectories, explicit commits, checkpoints, exports.
 
-In: trajectory.scored. Out: groups to a training loop, `trainer.consumed` to the orchestrator, Parquet files; what can't
-be decoded goes to `trajectory.scored.sink-<trainer_id>.dead`. It installs without the proxy, the processors or a GPU.
+In: trajectory.scored, policy.timeline. Out: groups to a training loop, `trainer.consumed` to the orchestrator, new weights to engines,
+files; what can't be decoded goes to `trajectory.scored.sink-<trainer_id>.dead`. It installs without the proxy, the processors or a GPU.
 """
 
 from __future__ import annotations

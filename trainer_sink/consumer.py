@@ -43,7 +43,8 @@ class GroupConsumer:
       `ttl_s` after its last beat. It has to hold the groups of one step.
     * All others: `trainer_sink.filters.Wishes`.
 
-    Iterating is safe to cancel: `asyncio.wait_for(anext(groups), 5)` loses nothing.
+    Iterating is safe to cancel: `asyncio.wait_for(anext(groups), 5)` loses nothing. ValueError for arguments that can't be. Entering
+    raises ValueError for partitions that the topic hasn't, CheckpointMismatchError for a checkpoint of another trainer or log, and BusError.
     """
 
     def __init__(

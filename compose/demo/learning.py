@@ -53,7 +53,7 @@ class Plan:
     held_out_samples: int = HELD_OUT_SAMPLES
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Shown:
     """What the command shows meanwhile."""
 

@@ -14,7 +14,7 @@ Anchor = Literal["captured", "recomputed"]
 
 
 class GrpoSettings(BaseModel):
-    """One run. The defaults are the recipe of the demo's tiny model; a large model wants at least another `lr`."""
+    """One run. The defaults suit a tiny model on a CPU; a large one wants at least another `lr`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
