@@ -191,8 +191,16 @@ class GroupConsumer:
                 if self._is_at_end:
                     raise StopAsyncIteration
 
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """The ids of the groups that were yielded and are neither committed nor skipped, in that order."""
+        return self._assembler.yielded
+
     def skip(self, group: Group, reason: str) -> None:
-        """Give up a yielded group instead of training it; the next commit reports it under this reason."""
+        """Give up a yielded group instead of training it; the next commit reports it under this reason.
+
+        KeyError for a group that isn't out, ValueError without a reason.
+        """
         if not reason:
             raise ValueError("a skipped group needs a reason: nothing is dropped in silence")
         self._assembler.skip(group.group_id, reason)
@@ -201,14 +209,14 @@ class GroupConsumer:
         self,
         step: int,
         *,
-        groups: Iterable[Group] | None = None,
+        groups: Iterable[Group | str] | None = None,
         policy_version: str = "",
         staleness_max: float | None = None,
         staleness_mean: float | None = None,
         details: Mapping[str, Any] | None = None,
         save: Callable[[dict[str, Any]], Awaitable[None]] | None = None,
     ) -> BatchConsumed:
-        """Record that step `step` trained these groups (default: all that were yielded since the last commit).
+        """Record that step `step` trained these groups, or the groups of these ids (default: all of `taken`).
 
         Publishes one BatchConsumed, with the skips since the last one, and returns it. When publishing fails nothing
         is recorded: commit again with the same step. Steps only grow; KeyError for a group that isn't out. The staleness of the
@@ -220,7 +228,7 @@ class GroupConsumer:
         keep = None if save is None else lambda batch: save(self._position.state_after(batch))
         return await self._commits.commit(
             step,
-            None if groups is None else [g.group_id for g in groups],
+            None if groups is None else [g if isinstance(g, str) else g.group_id for g in groups],
             details=details or {},
             save=keep,
             staleness_max=staleness_max,
@@ -237,8 +245,8 @@ class GroupConsumer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; call it before `async with`.
 
-        Raises CheckpointMismatchError for something else than a checkpoint; one of another trainer or log is refused
-        by `async with`.
+        Raises CheckpointMismatchError for something else than a checkpoint, SinkStateError when it comes too late or twice; a checkpoint
+        of another trainer or log is refused by `async with`.
         """
         if self._tasks:
             raise SinkStateError("load a checkpoint once, before the consumer is entered")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, TypeVar
 
@@ -76,16 +76,18 @@ class BlockingGroups:
         """See `GroupConsumer.skip`."""
         self._call(self._skip(group, reason), CALL_WITHIN_S)
 
-    def commit(self, step: int, **details: Any) -> BatchConsumed:
-        """See `GroupConsumer.commit`."""
-        return self._call(self.consumer.commit(step, **details), CALL_WITHIN_S)
+    def commit(self, step: int, *, groups: Iterable[Group | str] | None = None, **details: Any) -> BatchConsumed:
+        """See `GroupConsumer.commit`; without `groups` all that `take` has given."""
+        return self._call(self._commit(step, groups, details), CALL_WITHIN_S)
 
     def state_dict(self) -> dict[str, Any]:
         """See `GroupConsumer.state_dict`."""
         return self._call(self._state_dict(), CALL_WITHIN_S)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `GroupConsumer.load_state_dict`: before the block."""
+        """See `GroupConsumer.load_state_dict`: before the block, else SinkStateError."""
+        if self._consumer is not None:
+            raise SinkStateError("load a checkpoint before the groups are opened")
         self._state = state
 
     async def _start(self) -> None:
@@ -110,6 +112,14 @@ class BlockingGroups:
             ) from end
         taken, self._held = self._held[:count], self._held[count:]
         return taken
+
+    async def _commit(
+        self, step: int, groups: Iterable[Group | str] | None, details: Mapping[str, Any]
+    ) -> BatchConsumed:
+        if groups is None:  # those that wait for the rest of a step weren't trained
+            held = {group.group_id for group in self._held}
+            groups = [group_id for group_id in self.consumer.taken if group_id not in held]
+        return await self.consumer.commit(step, groups=groups, **details)
 
     async def _skip(self, group: Group, reason: str) -> None:
         self.consumer.skip(group, reason)

@@ -72,6 +72,26 @@ def test_too_few_groups_are_an_error_and_stay() -> None:
             feed.take(1, timeout_s=0.05)
 
 
+def test_what_waits_for_the_rest_of_a_step_is_not_committed() -> None:
+    """A commit records what the trainer got; the groups of a step that didn't fill come again with the next one."""
+    log = Log()
+    with groups(log) as feed:
+        feed.take(1)
+        with pytest.raises(NoGroupsError):
+            feed.take(3)
+        assert feed.commit(1).groups == [ids.group_id("a")]
+        assert feed.consumer.taken == (ids.group_id("b"), ids.group_id("c"))
+        state = feed.state_dict()
+        assert names(feed.take(2)) == [ids.group_id("b"), ids.group_id("c")]
+        assert feed.commit(2, groups=[ids.group_id("c")]).groups == [ids.group_id("c")]
+    again = groups(log)
+    again.load_state_dict(state)
+    with again as feed:
+        assert names(feed.take(2)) == [ids.group_id("b"), ids.group_id("c")]
+        with pytest.raises(SinkStateError, match="before the groups are opened"):
+            feed.load_state_dict(state)
+
+
 def test_a_position_goes_on() -> None:
     """A state saved after one group begins with the second one."""
     with groups(Log()) as feed:
