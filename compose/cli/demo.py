@@ -135,7 +135,7 @@ def _learning(settings: StackSettings, info: StackInfo, seed: int, steps: int | 
         model=Path(info.model_dir),
         output_dir=settings.state_dir / "training",
         steps=steps,
-        **({} if steps is None else {"trained_samples": 1, "held_out_samples": 1}),
+        **({} if steps is None else {"evaluation_steps": 1, "held_out_after": 1}),
     )
     shown = learning.Shown(line=lambda line: out.print("  " + line, markup=False), step=_print_step)
 
@@ -170,10 +170,13 @@ def _print_step(report: StepReport, rewards: Sequence[float], baseline: float) -
     from compose.demo.outcome import WINDOW, bar
 
     last = rewards[-WINDOW:]
-    average = sum(last) / len(last)
+    mean = "of the evaluation's sessions"
+    if last:
+        average = sum(last) / len(last)
+        mean = f"mean of {len(last)}: {average:.2f} ({average - baseline:+.2f})"
     out.print(
         f"  step {report.step:2d}  v{report.from_version:>2s} → v{report.version:<2s}  {bar(report.reward, baseline)}  "
-        f"{report.reward:.2f}  mean of {len(last)}: {average:.2f} ({average - baseline:+.2f})  Δlogprob {report.max_logprob_diff:.0e}",
+        f"{report.reward:.2f}  {mean}  Δlogprob {report.max_logprob_diff:.0e}",
         markup=False,
         highlight=False,
     )

@@ -22,16 +22,16 @@ from trainer_sink.reference import GrpoSettings, StepReport, train_grpo
 GROUPS_PER_STEP: Final = 6
 SAMPLES: Final = 4
 MOST_STEPS: Final = 30
-# Sessions cost nearly all of the time, so a step has few and is used well: with 6 groups and three passes at 7e-4 the gain takes 8 to 10
-# steps offline (seeds 0 to 4), 8 groups and two passes at 5e-4 take 9 to 12. At 1e-3 one seed of five fell to a reward of 0.1 for two
-# steps before it came back.
-LEARNING_RATE: Final = 7e-4
-EPOCHS: Final = 3
+# Sessions cost nearly all of the time, so they are few and used well.
+LEARNING_RATE: Final = 1e-3
+EPOCHS: Final = 4
 WARM_UP_STEPS: Final = 3
 BETA2: Final = 0.95
-TRAINED_SAMPLES: Final = 2
-"""Of each of the 24 trained combinations: 48 sessions at version 0."""
-HELD_OUT_SAMPLES: Final = 2
+EVALUATION_STEPS: Final = 2
+"""The evaluation at version 0 is the first two steps' sessions: 48 of them, in 12 groups."""
+HELD_OUT_BEFORE: Final = 1
+"""Samples of each held-out combination at version 0: the run waits for them, so they are few."""
+HELD_OUT_AFTER: Final = 2
 EVALUATION_WITHIN_S: Final = 300.0
 STEP_WITHIN_S: Final = 180.0
 _EVALUATION: Final = "evaluation"
@@ -42,15 +42,16 @@ _SEED_STEP: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One run. `steps`: exactly so many, instead of as many as the gain takes."""
+    """One run. `steps`: exactly so many, instead of as many as the gain takes; `evaluation_steps` of them are the evaluation's."""
 
     seed: int
     policy_id: str
     model: Path
     output_dir: Path
     steps: int | None = None
-    trained_samples: int = TRAINED_SAMPLES
-    held_out_samples: int = HELD_OUT_SAMPLES
+    evaluation_steps: int = EVALUATION_STEPS
+    held_out_before: int = HELD_OUT_BEFORE
+    held_out_after: int = HELD_OUT_AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Shown:
 
     line: Callable[[str], None]
     step: Callable[[StepReport, Sequence[float], float], None]
-    """A step, all rewards so far, and the baseline."""
+    """A step, the rewards so far of steps after the evaluation's, and the baseline."""
 
 
 def model_dir() -> Path:
@@ -102,26 +103,21 @@ async def learn(bus: Bus, plan: Plan, shown: Shown, *, harness_version: str) -> 
     """
     up = time.monotonic()
     tasks = _Tasks(plan)
+    run = _Training(bus, plan, tasks=tasks, shown=shown, up=up)
     async with rollouts(bus) as rolled:
-        before = tasks.evaluation("before", family.TRAINED, plan.trained_samples)
-        held_out = tasks.evaluation("before", family.HELD_OUT, plan.held_out_samples)
-        await rolled.submit([*before, *held_out])
-        run = _Training(bus, plan, rolled, tasks=tasks, shown=shown, up=up)
-        training = asyncio.create_task(run.train(), name="demo-training")  # it loads torch and the model meanwhile
-        try:
-            trained = Evaluation.of(await _results(rolled, before))
-            held_out_before = Evaluation.of(await _results(rolled, held_out))
-            shown.line(
-                f"version 0: reward {trained.reward:.3f} over {trained.sessions} sessions, "
-                f"held-out combinations {held_out_before.reward:.3f} over {held_out_before.sessions}"
-            )
-            await run.feed(GROUPS_PER_STEP)  # not before: its step would change the weights
-            run.start(trained.reward)
-            await training
-        finally:
-            training.cancel()
-            await asyncio.gather(training, return_exceptions=True)
-        after = tasks.evaluation("after", family.HELD_OUT, plan.held_out_samples)
+        before = await run.feed(rolled, plan.evaluation_steps * GROUPS_PER_STEP)
+        held_out = tasks.evaluation("before", family.HELD_OUT, plan.held_out_before)
+        await rolled.submit(held_out)
+        first, others, _ = await asyncio.gather(
+            _results(rolled, before), _results(rolled, held_out), asyncio.to_thread(_load_torch)
+        )
+        trained, held_out_before = Evaluation.of(first), Evaluation.of(others)
+        shown.line(
+            f"version 0: reward {trained.reward:.3f} over {trained.sessions} sessions, "
+            f"held-out combinations {held_out_before.reward:.3f} over {held_out_before.sessions}"
+        )
+        await run.train(rolled, trained.reward)  # not before: a step would change the weights under the evaluation
+        after = tasks.evaluation("after", family.HELD_OUT, plan.held_out_after)
         await rolled.submit(after)
         held_out_after = Evaluation.of(await _results(rolled, after))
         scored = list(rolled.scored.values())
@@ -132,7 +128,8 @@ async def learn(bus: Bus, plan: Plan, shown: Shown, *, harness_version: str) -> 
             seed=plan.seed,
             baseline=trained.reward,
             rewards=run.rewards,
-            gain=gain(run.rewards, trained.reward),
+            evaluation_steps=plan.evaluation_steps,
+            gain=gain(run.rewards[plan.evaluation_steps :], trained.reward),
             reached_after_s=run.reached_after_s,
             seconds=time.monotonic() - up,
             sessions=rolled.submitted,
@@ -150,38 +147,34 @@ async def learn(bus: Bus, plan: Plan, shown: Shown, *, harness_version: str) -> 
 class _Training:
     """The trainer, and the tasks that it is fed with: the next step's go out when a step is published."""
 
-    def __init__(self, bus: Bus, plan: Plan, rolled: Rollouts, *, tasks: _Tasks, shown: Shown, up: float) -> None:
+    def __init__(self, bus: Bus, plan: Plan, *, tasks: _Tasks, shown: Shown, up: float) -> None:
         self._bus = bus
         self._plan = plan
         self._tasks = tasks
-        self._rolled = rolled
         self._shown = shown
         self._up = up
+        self._begun_at = time.time_ns() // 1_000_000
         self._order = family.draws(plan.seed)
         self._reports: asyncio.Queue[StepReport] = asyncio.Queue()
-        self._baseline: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self.rewards: list[float] = []
         self.versions: list[str] = []
         self.max_logprob_diff = 0.0
         self.reached_after_s: float | None = None
 
-    def start(self, baseline: float) -> None:
-        """Steps may be judged from now on."""
-        self._baseline.set_result(baseline)
-
-    async def feed(self, groups: int) -> None:
-        """Submit so many more groups."""
+    async def feed(self, rolled: Rollouts, groups: int) -> list[TaskSpec]:
+        """Submit so many more groups; their tasks."""
         made = self._tasks.training([next(self._order) for _ in range(groups)])
-        await self._rolled.submit(made)
+        await rolled.submit(made)
+        return made
 
-    async def train(self) -> None:
-        """The trainer and its feeder, until the run is over."""
+    async def train(self, rolled: Rollouts, baseline: float) -> None:
+        """The trainer and its feeder, until the run is over. The evaluation's groups, which are on the log, come first."""
         settings = GrpoSettings(
             model=self._plan.model,
             output_dir=self._plan.output_dir,
             resume=False,
-            start=time.time_ns() // 1_000_000,  # a stack that was left running has groups of an earlier run
+            start=self._begun_at,  # a stack that was left running has groups of an earlier run
             policy_id=self._plan.policy_id,
             trainer_id="demo",
             groups_per_step=GROUPS_PER_STEP,
@@ -192,12 +185,12 @@ class _Training:
             beta2=BETA2,
             seed=self._plan.seed,
             push_at_start=False,  # the engine began with this very checkpoint
-            plot=False,  # it is drawn with the baseline, which isn't known yet
+            plot=False,  # it is drawn at the end, with the baseline
         )
         training = asyncio.create_task(
             train_grpo(self._bus, settings, on_step=self._reports.put_nowait, stop=self._stop), name="demo-trainer"
         )
-        judging = asyncio.create_task(self._judge(), name="demo-judge")
+        judging = asyncio.create_task(self._judge(rolled, baseline), name="demo-judge")
         try:
             await asyncio.wait({training, judging}, return_when=asyncio.FIRST_COMPLETED)
             if training.done():
@@ -209,8 +202,7 @@ class _Training:
                 task.cancel()
             await asyncio.gather(training, judging, return_exceptions=True)
 
-    async def _judge(self) -> None:
-        baseline = await self._baseline
+    async def _judge(self, rolled: Rollouts, baseline: float) -> None:
         while True:
             try:
                 async with asyncio.timeout(STEP_WITHIN_S):
@@ -223,13 +215,14 @@ class _Training:
             self.rewards.append(report.reward)
             self.versions.append(report.version)
             self.max_logprob_diff = max(self.max_logprob_diff, report.max_logprob_diff)
-            self._shown.step(report, self.rewards, baseline)
-            if self.reached_after_s is None and has_gained(self.rewards, baseline):
+            self._shown.step(report, self.rewards[self._plan.evaluation_steps :], baseline)
+            if self.reached_after_s is None and has_gained(self.rewards, baseline, self._plan.evaluation_steps):
                 self.reached_after_s = time.monotonic() - self._up
             if self._is_over():
                 self._stop.set()
                 return
-            await self.feed(GROUPS_PER_STEP)
+            if len(self.rewards) >= self._plan.evaluation_steps:
+                await self.feed(rolled, GROUPS_PER_STEP)
 
     def _is_over(self) -> bool:
         if self._plan.steps is not None:
@@ -252,3 +245,8 @@ def _digest(model: Path) -> str:
     from trainer_sink.policies.digest import digest_of
 
     return digest_of(model)
+
+
+def _load_torch() -> None:
+    """What the trainer imports first, for seconds: it isn't started yet, and would wait for this then."""
+    import trainer_sink.reference.learner  # noqa: F401

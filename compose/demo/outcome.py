@@ -13,8 +13,6 @@ from schemas.records import ScoredTrajectory, Status
 WINDOW: Final = 5
 """Steps whose mean reward is compared with the baseline."""
 WANTED_GAIN: Final = 0.25
-FEWEST_STEPS: Final = 8
-"""Before that a lucky window proves little."""
 LOGPROB_LIMIT: Final = 1e-4
 _BAR: Final = 40
 
@@ -44,11 +42,13 @@ class Outcome:
     model_digest: str
     seed: int
     baseline: float
-    """Mean reward of the trained combinations at version 0."""
+    """Mean reward of trained combinations at version 0."""
     rewards: Sequence[float]
     """Mean reward of each step."""
+    evaluation_steps: int
+    """So many first steps learnt from the evaluation's own sessions: together, their rewards are the baseline."""
     gain: float
-    """Mean of the last five steps above the baseline."""
+    """Mean of the last five steps above the baseline; the evaluation's steps are never among them."""
     reached_after_s: float | None
     """From the stack being up to the step with which the wanted gain was reached; None: it wasn't."""
     seconds: float
@@ -60,7 +60,7 @@ class Outcome:
     versions: Sequence[str]
     """Of the weights after each step."""
     trained: Evaluation
-    """Of the trained combinations, at version 0."""
+    """Of trained combinations, at version 0."""
     held_out_before: Evaluation
     held_out_after: Evaluation
 
@@ -90,9 +90,10 @@ def gain(rewards: Sequence[float], baseline: float) -> float:
     return sum(last) / len(last) - baseline if last else 0.0
 
 
-def has_gained(rewards: Sequence[float], baseline: float) -> bool:
-    """Whether the run may end."""
-    return len(rewards) >= FEWEST_STEPS and gain(rewards, baseline) >= WANTED_GAIN
+def has_gained(rewards: Sequence[float], baseline: float, evaluation_steps: int) -> bool:
+    """Whether the run may end: not before the window is full of steps after the evaluation's."""
+    after = rewards[evaluation_steps:]
+    return len(after) >= WINDOW and gain(after, baseline) >= WANTED_GAIN
 
 
 def forks(scored: Iterable[ScoredTrajectory]) -> int:

@@ -60,7 +60,10 @@ def check_run(state_dir: Path) -> dict[str, Any]:
     assert len(versions) == steps + 1
     assert all(before < after for before, after in pairwise(versions))
     evaluated = sum(result[name]["sessions"] for name in ("trained", "held_out_before", "held_out_after"))
-    assert result["sessions"] == evaluated + GROUPS_PER_STEP * SAMPLES * steps
+    assert result["trained"]["sessions"] == GROUPS_PER_STEP * SAMPLES * result["evaluation_steps"]
+    assert result["sessions"] == evaluated + GROUPS_PER_STEP * SAMPLES * (steps - result["evaluation_steps"])
+    learnt = result["rewards"][: result["evaluation_steps"]]
+    assert sum(learnt) / len(learnt) == pytest.approx(result["baseline"])
     rows = pq.read_table(state_dir / "trajectories.parquet").to_pylist()
     assert len(rows) == result["sessions"]
     assert {row["harness"] for row in rows} == {"pi"}
@@ -68,13 +71,16 @@ def check_run(state_dir: Path) -> dict[str, Any]:
     return result
 
 
-def test_the_demo_trains_through_the_real_pi_for_two_steps(tmp_path: Path) -> None:
-    """Two bounded steps with a fixed seed: rising versions, no fork, no lost session, logprobs as the engine's, different rewards."""
+def test_the_demo_trains_through_the_real_pi_for_three_steps(tmp_path: Path) -> None:
+    """Rising versions, no fork, no lost session, logprobs as the engine's, different rewards, with a fixed seed.
+
+    The first step is of the evaluation's sessions.
+    """
     state_dir = tmp_path / "demo"
-    printed = run_demo(state_dir, "--seed", "0", "--steps", "2")
+    printed = run_demo(state_dir, "--seed", "0", "--steps", "3")
     result = check_run(state_dir)
     assert "noisy imitation" in printed
-    assert (result["seed"], len(result["rewards"]), result["trained"]["sessions"]) == (0, 2, 24)
+    assert (result["seed"], len(result["rewards"]), result["trained"]["sessions"]) == (0, 3, 24)
     assert 0.1 < result["baseline"] < 0.8
     assert all(0.1 < reward < 0.9 for reward in result["rewards"])
 

@@ -115,19 +115,29 @@ async def run(
 async def test_a_run_ends_with_the_step_that_reaches_the_gain(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """48 and 16 sessions before, six groups a step, 16 after; no step's tasks are out before the step before is done."""
-    outcome, results, seen, shown = await run(memory_bus, monkeypatch, tmp_path, [0.4] * 5 + [0.8] * 25, None)
-    assert shown == list(range(1, 10))  # with eight it is 0.24 still
+    """48 and 8 sessions before, six groups a step, 16 after; no step's tasks are out before the step before is done.
+
+    The 48 are the first two steps, too: no session of them is in the gain, however good it was.
+    """
+    outcome, results, seen, shown = await run(
+        memory_bus, monkeypatch, tmp_path, [1.0, 1.0] + [0.4] * 3 + [0.8] * 25, None
+    )
+    assert shown == list(range(1, 10))  # with the eighth it is 0.24 still
+    assert (outcome.evaluation_steps, list(outcome.rewards[:2])) == (2, [1.0, 1.0])
     assert outcome.gain == pytest.approx(0.32)
     assert (outcome.baseline, outcome.held_out_before.reward) == (pytest.approx(0.4), pytest.approx(0.4))
     assert outcome.held_out_after.reward == pytest.approx(0.9)
-    assert (outcome.trained.sessions, outcome.held_out_after.sessions) == (48, 16)
-    assert outcome.sessions == len(results) == 48 + 16 + 9 * 24 + 16
+    assert (outcome.trained.sessions, outcome.held_out_before.sessions) == (48, 8)
+    assert outcome.held_out_after.sessions == 16
+    assert outcome.sessions == len(results) == 48 + 8 + 7 * 24 + 16
     assert (outcome.lost, outcome.forks, outcome.failings()) == (0, 0, [])
     assert outcome.max_logprob_diff == pytest.approx(9e-6)
     assert 0 < outcome.reached_after_s <= outcome.seconds
     kinds = ["train" if "train" in task.task_id else task.task_id.split("-")[2] for task in seen]
-    assert kinds == ["before"] * 32 + ["train"] * 54 + ["after"] * 8
+    assert sorted(kinds[:20]) == ["before"] * 8 + ["train"] * 12  # of several partitions
+    assert kinds[20:] == ["train"] * 42 + ["after"] * 8
+    instructions = [task.spec["instruction"] for task in seen if "train" in task.task_id]
+    assert len(set(instructions[:24])) == 24  # the evaluation's combinations aren't drawn again at once
     seeds = [task.spec["sampling"]["seed"] for task in seen]
     assert len(set(seeds)) == len(seeds)
     assert min(b - a for a, b in zip(sorted(seeds), sorted(seeds)[1:], strict=False)) >= 4  # room for a group's samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 from compose.demo.outcome import Evaluation, Outcome, bar, forks, gain, has_gained, lost
 from schemas.records import Counts, ScoredTrajectory, Status, Trace, Trajectory
@@ -15,6 +16,7 @@ SOUND = Outcome(
     seed=0,
     baseline=0.4,
     rewards=(0.4, 0.5, 0.7, 0.7, 0.7, 0.7, 0.7),
+    evaluation_steps=1,
     gain=0.3,
     reached_after_s=60.0,
     seconds=80.0,
@@ -37,7 +39,7 @@ def test_a_sound_run_has_no_failing_and_is_plain_json() -> None:
 
 def test_each_broken_promise_is_named() -> None:
     """Gain, lost sessions, forks, logprobs and versions, each on its own."""
-    broken = {
+    broken: dict[str, dict[str, Any]] = {
         "gain": {"gain": 0.2},
         "lost": {"lost": 1},
         "forked": {"forks": 2},
@@ -50,13 +52,20 @@ def test_each_broken_promise_is_named() -> None:
     assert dataclasses.replace(SOUND, gain=0.0).failings(is_bounded=True) == []
 
 
-def test_the_gain_is_that_of_the_last_five_steps_and_no_lucky_start_ends_a_run() -> None:
-    """Five high steps at the very beginning are not enough; eight steps with five high ones are."""
+def test_the_gain_is_that_of_the_last_five_steps() -> None:
+    """Four high steps are not enough; five are, whatever came before them."""
     assert gain([0.0, 0.5, 0.5, 0.5, 0.5, 0.5], 0.25) == 0.25
     assert gain([], 0.25) == 0.0
-    assert not has_gained([1.0] * 7, 0.25)
-    assert has_gained([0.0] * 3 + [0.5] * 5, 0.25)
-    assert not has_gained([0.5] * 4 + [0.4] * 5, 0.25)
+    assert not has_gained([1.0] * 4, 0.25, 0)
+    assert has_gained([0.0] * 3 + [0.5] * 5, 0.25, 0)
+    assert not has_gained([0.5] * 4 + [0.4] * 5, 0.25, 0)
+
+
+def test_the_evaluations_steps_never_count_for_the_gain() -> None:
+    """Their sessions are the baseline: the window is filled by the steps after them alone."""
+    assert has_gained([0.3] * 2 + [0.5] * 5, 0.25, 2)
+    assert not has_gained([1.0] * 4 + [0.5] * 4, 0.25, 4)
+    assert not has_gained([1.0] * 2 + [0.4] * 5, 0.25, 2)
 
 
 def scored(status: Status = Status.COMPLETED, *, traces: int = 1, tokens: int = 9) -> ScoredTrajectory:
