@@ -1,8 +1,8 @@
-"""A trainer in thirty lines: read whole groups, take a step for each, commit, save where we stand.
+"""A trainer in thirty lines: read whole groups, take a step for each, save where we stand, commit.
 
     python examples/read_groups.py HOST:PORT [steps]    # Kafka's address, which `polynya up` prints
 
-Run it twice: the second run goes on after the last commit, because the position is saved beside the "weights".
+Run it twice: the second run goes on after the last step, because the position is saved where the weights would be, before the step is told.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from bus import BusSettings, connect
 from schemas.arrays import unpack_mask
@@ -25,12 +26,14 @@ async def main(bootstrap: str, steps: int) -> None:
     settings = BusSettings(bootstrap=bootstrap, topic_prefix=os.environ.get("POLYNYA_TOPIC_PREFIX", ""))
     async with connect(settings) as bus:
         consumer = GroupConsumer(bus, "example-trainer", policy_id="default")
-        state = json.loads(STATE.read_text()) if STATE.exists() else None
-        if state:
-            consumer.load_state_dict(state["sink"])
-        done = state["step"] if state else 0
+        if STATE.exists():
+            consumer.load_state_dict(json.loads(STATE.read_text()))
+
+        async def save(position: dict[str, Any]) -> None:  # here: the weights, too, in one rename
+            STATE.write_text(json.dumps(position))
+
         async with consumer as groups:
-            for step in range(done + 1, done + 1 + steps):
+            for _ in range(steps):
                 group = await anext(groups)
                 rewards = [s.reward or 0.0 for s in group.scored]
                 mean = sum(rewards) / len(rewards)
@@ -41,8 +44,7 @@ async def main(bootstrap: str, steps: int) -> None:
                         f"{group.group_id} #{scored.spec.index if scored.spec else 0} {scored.status}: "
                         f"advantage {reward - mean:+.3f} on {tokens} tokens"
                     )  # here: the gradient step
-                await groups.commit(step)
-                STATE.write_text(json.dumps({"step": step, "sink": groups.state_dict()}))
+                await groups.commit(groups.last_step + 1, save=save)
 
 
 if __name__ == "__main__":
