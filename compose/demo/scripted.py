@@ -41,7 +41,7 @@ async def run_harness(
 
 
 def check(harness: str, scored: list[ScoredTrajectory]) -> None:
-    """Raise when the sessions didn't do what the demo promises: four runs, trained tokens, and a difference in reward."""
+    """Raise CommandError unless every session completed with tokens to train, and one of them earned its reward."""
     failed = [s for s in scored if s.status is not Status.COMPLETED or s.trajectory is None or not s.trajectory.traces]
     if failed:
         why = "; ".join(f"{s.session_id[:8]}: {s.status}, {s.boundary}, {s.error}" for s in failed)
