@@ -31,6 +31,11 @@ def is_json(hint: Any) -> bool:
     return get_origin(hint) is Annotated and get_args(hint)[1] == "json"
 
 
+def is_late(hint: Any) -> bool:
+    """Whether a JSON field is parsed only when it is asked for; see `records.base.ReadsLate`."""
+    return is_json(hint) and "late" in get_args(hint)
+
+
 def optional_of(hint: Any) -> Any | None:
     """The X of an `X | None` hint, or None when the hint isn't optional."""
     if get_origin(hint) in (Union, types.UnionType):

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -90,16 +91,15 @@ def assign(rewards: Sequence[Sequence[float]], rule: CreditRule | None = None, *
         raise RewardError(
             f"session {sizes.index(0)} of {what} has no reward: leave it out, or give it the one it counts with"
         )
-    flat = np.array([r for session in rewards for r in session], dtype=np.float64)
-    if not np.isfinite(flat).all():
+    # Plain numbers: a group has a handful of sessions, and each look of numpy at them would cost more than all of this.
+    flat = [float(r) for session in rewards for r in session]
+    if not all(map(math.isfinite, flat)):
         raise RewardError(f"a reward of {what} isn't finite: leave that session out")
-    session = np.repeat(np.arange(len(sizes)), sizes)
-    weights = session_weights(sizes) if rule.weighting == "per_session" else np.ones(len(flat))
-    mean, std = moments(
-        flat, weights, units=len(sizes) if rule.weighting == "per_session" else len(flat), ddof=rule.ddof
-    )
+    per_session = rule.weighting == "per_session"
+    weights = [1.0 / size if per_session else 1.0 for size in sizes for _ in range(size)]
+    mean, std = moments(flat, weights, units=len(sizes) if per_session else len(flat), ddof=rule.ddof)
     counts: Counter[str] = Counter()
-    is_flat = len(flat) == 0 or float(np.ptp(flat)) <= SAME_REWARD
+    is_flat = not flat or max(flat) - min(flat) <= SAME_REWARD
     if is_flat:
         counts["zero_variance"] += 1
         if rule.zero_variance == "error" and rule.advantage != "none":
@@ -110,11 +110,11 @@ def assign(rewards: Sequence[Sequence[float]], rule: CreditRule | None = None, *
     if rule.advantage == "none":
         advantages = flat
     elif is_flat:
-        advantages = np.zeros_like(flat)
+        advantages = [0.0] * len(flat)
     elif rule.advantage == "leave_one_out":
-        advantages = leave_one_out(flat, weights, session)
+        advantages = leave_one_out(flat, weights, sizes)
     elif rule.advantage == "mean_baseline":
-        advantages = flat - mean
+        advantages = [r - mean for r in flat]
     else:
         advantages = group_norm(flat, mean, std, epsilon=rule.std_epsilon)
     if rule.advantage == "leave_one_out" and len(sizes) == 1:
@@ -129,44 +129,39 @@ def assign(rewards: Sequence[Sequence[float]], rule: CreditRule | None = None, *
     )
 
 
-def session_weights(sizes: Sequence[int]) -> Floats:
-    """1 / traces of the session, for each trace: shape (sum of sizes,), a session's weights sum to 1."""
-    return np.repeat(1.0 / np.asarray(sizes, dtype=np.float64), sizes) if len(sizes) else np.zeros(0)
-
-
-def moments(rewards: Floats, weights: Floats, *, units: int, ddof: int = 1) -> tuple[float, float]:
+def moments(rewards: Sequence[float], weights: Sequence[float], *, units: int, ddof: int = 1) -> tuple[float, float]:
     """Weighted mean and standard deviation; `units` is what counts as one sample (sessions or traces) for `ddof`.
 
     With one reward per session this is numpy's `mean` and `std(ddof=…)`. One unit alone has std 0.
     """
-    total = float(weights.sum())
+    total = math.fsum(weights)
     if total == 0.0:
         return 0.0, 0.0
-    mean = float((weights * rewards).sum() / total)
-    variance = float((weights * (rewards - mean) ** 2).sum() / total)
+    mean = math.fsum(w * r for w, r in zip(weights, rewards, strict=True)) / total
+    variance = math.fsum(w * (r - mean) ** 2 for w, r in zip(weights, rewards, strict=True)) / total
     return mean, math.sqrt(variance * units / (units - ddof)) if units > ddof else 0.0
 
 
-def group_norm(rewards: Floats, mean: float, std: float, *, epsilon: float = 1e-6) -> Floats:
+def group_norm(rewards: Sequence[float], mean: float, std: float, *, epsilon: float = 1e-6) -> list[float]:
     """(r - mean) / (std + epsilon): the advantage of GRPO (Shao et al. 2024, arXiv 2402.03300)."""
-    centred = rewards - mean
-    return centred / (std + epsilon) if std + epsilon > 0 else centred
+    scale = std + epsilon
+    return [(r - mean) / scale if scale > 0 else r - mean for r in rewards]
 
 
-def leave_one_out(rewards: Floats, weights: Floats, session: NDArray[np.int64]) -> Floats:
+def leave_one_out(rewards: Sequence[float], weights: Sequence[float], sizes: Sequence[int]) -> list[float]:
     """Reward minus the mean of the *other sessions*: RLOO (Ahmadian et al. 2024, arXiv 2402.14740).
 
-    The whole session is left out, since its traces share one outcome. With one session there is nothing to compare with:
-    the advantage is 0.
+    `sizes` are the traces of each session, in order. The whole session is left out, since its traces share one outcome. With
+    one session there is nothing to compare with: the advantage is 0.
     """
-    total_weight = np.bincount(session, weights)
-    total_reward = np.bincount(session, weights * rewards)
-    other_weight = total_weight.sum() - total_weight
-    other_reward = total_reward.sum() - total_reward
-    if len(total_weight) < 2:
-        return np.zeros_like(rewards)
-    result: Floats = rewards - (other_reward / other_weight)[session]
-    return result
+    if len(sizes) < 2:
+        return [0.0] * len(rewards)
+    weight = [math.fsum(session) for session in _split(weights, sizes)]
+    reward = [math.fsum(session) for session in _split([w * r for w, r in zip(weights, rewards, strict=True)], sizes)]
+    all_weight, all_reward = math.fsum(weight), math.fsum(reward)
+    others = [(all_reward - r) / (all_weight - w) for w, r in zip(weight, reward, strict=True)]
+    baseline = [other for other, size in zip(others, sizes, strict=True) for _ in range(size)]
+    return [r - other for r, other in zip(rewards, baseline, strict=True)]
 
 
 def tis_weights(
@@ -199,6 +194,6 @@ def tis_weights(
     return weights
 
 
-def _split(values: Floats, sizes: Sequence[int]) -> tuple[tuple[float, ...], ...]:
-    ends = np.cumsum(sizes)
-    return tuple(tuple(float(v) for v in values[end - size : end]) for end, size in zip(ends, sizes, strict=True))
+def _split(values: Sequence[float], sizes: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    left = iter(values)
+    return tuple(tuple(islice(left, size)) for size in sizes)

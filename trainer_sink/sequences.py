@@ -71,8 +71,8 @@ class TrainingSequence:
     tokenizer_digest: str = ""
     harness: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    messages: Any = ()
-    tools: Any = ()
+    source: Trace | None = field(default=None, repr=False)
+    """The trace that it comes from."""
 
     @property
     def length(self) -> int:
@@ -93,6 +93,16 @@ class TrainingSequence:
     def versions(self) -> tuple[str, ...]:
         """The weight versions that sampled it, each once, in the order of their first token."""
         return tuple(dict.fromkeys(span.version for span in self.version_spans))
+
+    @property
+    def messages(self) -> Any:
+        """The conversation, as the proxy normalised it; parsed at the first look."""
+        return self.source.messages if self.source is not None else []
+
+    @property
+    def tools(self) -> Any:
+        """The tools that the harness declared; parsed at the first look."""
+        return self.source.tools if self.source is not None else []
 
     @property
     def name(self) -> str:
@@ -233,8 +243,7 @@ def _sequence(
         tokenizer_digest=scored.tokenizer_digest,
         harness=spec.harness,
         metadata=spec.metadata or {},
-        messages=trace.messages,
-        tools=trace.tools,
+        source=trace,
     )
 
 

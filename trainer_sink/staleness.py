@@ -107,14 +107,16 @@ def staleness_of(scored: Iterable[ScoredTrajectory], order: VersionOrder, curren
 
 def _tokens_by_version(trace: Trace) -> Counter[str]:
     """Trained tokens by the version that sampled them; what no span covers counts under ''."""
-    mask = trace.loss_mask
+    count = trace.loss_mask.count
     tokens: Counter[str] = Counter()
-    left = mask.count(1)
+    left = count(1)
     for turn in trace.turns:
         if not turn.is_trained:
             continue
+        begin, end = turn.start, turn.end
         for span in turn.version_spans:  # offsets count within the reply
-            n = mask.count(1, turn.start + span.start, min(turn.start + span.end, turn.end))
+            to = begin + span.end
+            n = count(1, begin + span.start, min(end, to))
             if n:
                 tokens[span.version] += n
                 left -= n

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
-from schemas import ids
+from schemas import ids, json_text
 
 # A field of open shape: plain Python values here, one canonical JSON string on the wire.
 Json = Annotated[Any, "json"]
+# The same in a class that `ReadsLate`: parsed when it is asked for, which a trainer that wants tokens never does.
+LateJson = Annotated[Any, "json", "late"]
 
 # Token arrays; the annotation names the dtype, see schemas.arrays.
 IdBytes = Annotated[bytes, "little-endian int32 token ids, shape (n,)"]
@@ -49,6 +51,26 @@ class Record:
     def event_id(self) -> str:
         """The CloudEvents id: a uuid5 of the record's kind and identity, the key for de-duplication."""
         return ids.derive(f"event:{self.NAME}", *self.identity)
+
+
+class ReadsLate:
+    """A decoded object whose `LateJson` fields are parsed at the first look at them.
+
+    That look raises JsonTextError when what a foreign writer put there isn't JSON.
+    """
+
+    UNREAD: ClassVar[str] = "_unread"
+    """Where an object's `__dict__` keeps the texts, by field."""
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Only called for what the object hasn't got (yet)."""
+            texts = self.__dict__.get(ReadsLate.UNREAD, {})
+            if name not in texts:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            value = self.__dict__[name] = json_text.load(texts[name])
+            return value
 
 
 class WireEnum(StrEnum):

@@ -17,7 +17,7 @@ class CallbackState(WireEnum):
     GIVEN_UP = "given_up"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Callback(Record):
     """Fact: how the delivery of one result to its task's callback URL stands after `tries` tries.
 

@@ -29,7 +29,7 @@ class LineageStatus(WireEnum):
     AMBIGUOUS = "ambiguous"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VersionSpan:
     """The tokens [start, end) of a reply that one version of the weights sampled; the version as the engine names it."""
 
@@ -38,7 +38,7 @@ class VersionSpan:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallError:
     """Why a call failed: its class, the HTTP status that the harness saw (0: none) and the boundary at fault."""
 
@@ -63,7 +63,7 @@ class _OfWriter(Record):
         return self.session_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionOpened(_OfWriter):
     """Fact: a proxy opened a lease as writer number `writer`."""
 
@@ -85,7 +85,7 @@ class SessionOpened(_OfWriter):
         return (self.lease_id, self.writer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CompletionRecord(_OfWriter):
     """Fact: one model call and its answer, token by token.
 
@@ -166,7 +166,7 @@ class CompletionRecord(_OfWriter):
         return (self.lease_id, self.writer, self.call_seq)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CompletionDelivery(_OfWriter):
     """Fact: the terminal event of a call was handed to the transport (or the client had left before)."""
 
@@ -187,7 +187,7 @@ class CompletionDelivery(_OfWriter):
         return (self.lease_id, self.writer, self.call_seq, self.delivered)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionSealed(_OfWriter):
     """Fact: a writer will add no further call; its calls are 1 … last_seq (0: none)."""
 
@@ -208,7 +208,7 @@ class SessionSealed(_OfWriter):
         return (self.lease_id, self.writer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rejection(Record):
     """Fact: a request was refused before it became a call."""
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from schemas.records.base import Json, Record, Stage, WireEnum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Held:
     """A session that a worker holds, and in which stage."""
 
@@ -19,7 +19,7 @@ class Held:
     stage: Stage = Stage.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Heartbeat(Record):
     """Fact: a node's incarnation lives, has these free slots and holds these sessions."""
 
@@ -64,7 +64,7 @@ class ControlAction(WireEnum):
     SEAL = "seal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Control(Record):
     """Broadcast: `action` for `target` (a session, group, task, node or policy id, or '*').
 
@@ -95,7 +95,7 @@ class Control(Record):
         return (self.control_id or (self.target, self.action, self.at),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BlobReference(Record):
     """Claim check: stands in for a value above the claim-check limit; the blob holds the framed value itself.
 

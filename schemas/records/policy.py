@@ -20,7 +20,7 @@ class PolicyEventType(WireEnum):
     ENGINE_REMOVED = "engine_removed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PolicyEvent(Record):
     """Fact on the timeline of one policy: its weights' versions, its writer, its engines.
 
@@ -56,7 +56,7 @@ class PolicyEvent(Record):
         return (self.policy_id, self.type, self.version, self.trainer_id, self.trainer_epoch, self.engine_url, self.at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SkippedGroup:
     """A group that a trainer didn't train, and why."""
 
@@ -64,7 +64,7 @@ class SkippedGroup:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PartitionOffset:
     """The next offset to read of one partition of trajectory.scored."""
 
@@ -72,7 +72,7 @@ class PartitionOffset:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainerRegistered(Record):
     """Fact, repeated as a heartbeat: a trainer reads trajectories with this filter until `ttl_s` passes in silence.
 
@@ -104,7 +104,7 @@ class TrainerRegistered(Record):
         return (self.trainer_id, self.at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchConsumed(Record):
     """Fact: a trainer has trained these groups in this step; publishing it again changes nothing.
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from schemas.records.base import Boundary, Json, Record, Stage, Status, WireEnum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionSpec:
     """What the other parts need to know of a session's task; repeated wherever a session is introduced."""
 
@@ -52,7 +52,7 @@ class SessionEventType(WireEnum):
     FORGOTTEN = "forgotten"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionEvent(Record):
     """Fact: something happened to a session.
 
@@ -104,7 +104,7 @@ class SessionEvent(Record):
         return (self.session_id, self.type, self.attempt, self.round, self.lease_id, *place, *later)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionState(Record):
     """State: where a session stands now; a reader ignores a lower `state_version` (the causing event's offset)."""
 
@@ -141,7 +141,7 @@ class SessionState(Record):
         return (self.session_id, self.state_version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StageCommand(Record):
     """Command to one worker's incarnation: take a session into a stage."""
 

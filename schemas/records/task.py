@@ -8,7 +8,7 @@ from typing import ClassVar
 from schemas.records.base import Json, Record, Status, WireEnum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskRequest(Record):
     """Command: run one task `num_samples` times; `spec` is a validated TaskSpec in JSON form."""
 
@@ -49,7 +49,7 @@ class GroupEventType(WireEnum):
     FORGOTTEN = "forgotten"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupEvent(Record):
     """Fact: something happened to a group of sessions.
 

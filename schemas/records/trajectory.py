@@ -6,7 +6,18 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from schemas.records.base import Boundary, IdBytes, Json, LogprobBytes, MaskBytes, Record, Status, WireEnum
+from schemas.records.base import (
+    Boundary,
+    IdBytes,
+    Json,
+    LateJson,
+    LogprobBytes,
+    MaskBytes,
+    ReadsLate,
+    Record,
+    Status,
+    WireEnum,
+)
 from schemas.records.completion import VersionSpan
 from schemas.records.session import SessionSpec
 
@@ -20,7 +31,7 @@ class CallDisposition(WireEnum):
     UNTRAINABLE = "untrainable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallState:
     """How one captured call counts in a trajectory; `trace` is the trace in which it is trained (-1: none)."""
 
@@ -34,7 +45,7 @@ class CallState:
     is_delivered: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TurnSpan:
     """One turn of a trace: the tokens [start, end) of `response_ids` that a call sampled."""
 
@@ -46,8 +57,8 @@ class TurnSpan:
     version_spans: list[VersionSpan] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+@dataclass(frozen=True, kw_only=True)
+class Trace(ReadsLate):
     """One token sequence with its loss mask.
 
     `response_ids`, `loss_mask` and `logprobs` have equal length; the mask is 1 on sampled tokens only and
@@ -64,8 +75,8 @@ class Trace:
     loss_mask: MaskBytes = b""
     logprobs: LogprobBytes = b""
     turns: list[TurnSpan] = field(default_factory=list)
-    messages: Json = field(default_factory=list)
-    tools: Json = field(default_factory=list)
+    messages: LateJson = field(default_factory=list)
+    tools: LateJson = field(default_factory=list)
     finish_reason: str = ""
     is_off_context: bool = False
     weight: float = 1.0
@@ -73,7 +84,7 @@ class Trace:
     prefix_break: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Counts:
     """The sums of a trajectory: calls = trained + context + all of untrainable."""
 
@@ -87,7 +98,7 @@ class Counts:
     trainable_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureGap:
     """A writer whose calls after `after_seq` never reached the log."""
 
@@ -95,7 +106,7 @@ class CaptureGap:
     after_seq: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Trajectory(Record):
     """Fact: all traces of one lease of a session, with the state of every call.
 
@@ -135,7 +146,7 @@ class Trajectory(Record):
         return (self.trajectory_id, self.content_digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Reward(Record):
     """Fact: a grader's verdict on one lease's trajectory.
 
@@ -173,7 +184,7 @@ class Reward(Record):
         return (*named, self.run) if self.run else named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RewardValue:
     """A reward as a scored trajectory carries it."""
 
@@ -185,7 +196,7 @@ class RewardValue:
     provenance: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ScoredTrajectory(Record):
     """Fact: a session's result for trainers, one per session and revision; without traces when the session failed."""
 

@@ -1,4 +1,4 @@
-"""The readers that `sink` compares, each in a process of its own: our consumer up to padded tensors, and a plain loop that decodes."""
+"""The readers that `sink` compares, each in a process of its own: our consumer, and a plain loop, both up to padded tensors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import asyncio
 import io
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
 import psutil
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -21,7 +22,7 @@ from bus.group_source import close_consumer
 from schemas import arrays, registry
 from tests.bench.context import PARTITIONS
 from tests.bench.processes import say_ready
-from tests.bench.sink_records import POLICY
+from tests.bench.sink_records import GROUP_SIZE, POLICY
 from trainer_sink import GroupConsumer
 from trainer_sink.sequences import sequences_of
 
@@ -76,12 +77,16 @@ async def sink(settings: BusSettings) -> dict[str, float]:
     return {"tokens": tokens, **facts}
 
 
-async def plain(settings: BusSettings) -> dict[str, float]:
-    """aiokafka, fastavro under the writer's own schema, arrays as they stand: no objects, no groups, no tensors, no position."""
+async def plain(settings: BusSettings, *, to_tensors: bool) -> dict[str, float]:
+    """aiokafka, fastavro under the writer's own schema, and padded tensors of as many records as a group has, in whatever order.
+
+    No objects, no groups, no filters, no credit, no versions, no position. Without `to_tensors` it unpacks the arrays and drops them.
+    """
     consumer = AIOKafkaConsumer(**settings.reader_options())
     await consumer.start()
     clock = Clock()
     tokens = 0
+    rows: list[dict[str, Any]] = []
     schema = fastavro.parse_schema(registry.newest("scored_trajectory").schema)
     try:
         topic = settings.physical(TOPIC)
@@ -96,17 +101,51 @@ async def plain(settings: BusSettings) -> dict[str, float]:
                 for record in records:
                     left -= 1
                     value: Any = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), schema)
-                    for trace in value["trajectory"]["traces"]:
-                        prompt, response = (
-                            arrays.unpack_ids(trace["prompt_ids"]),
-                            arrays.unpack_ids(trace["response_ids"]),
-                        )
-                        arrays.unpack_logprobs(trace["logprobs"])
-                        arrays.unpack_mask(trace["loss_mask"])
-                        tokens += len(prompt) + len(response)
+                    rows += [_unpacked(trace) for trace in value["trajectory"]["traces"]]
+                    if not to_tensors:
+                        tokens += sum(len(row["prompt"]) + len(row["response"]) for row in rows)
+                        rows = []
+                    elif len(rows) >= GROUP_SIZE:
+                        tokens += int(_padded(rows)["attention_mask"].sum())
+                        rows = []
+        if rows:
+            tokens += int(_padded(rows)["attention_mask"].sum())
     finally:
         await close_consumer(consumer)
     return {"tokens": tokens, **clock.facts()}
+
+
+def _unpacked(trace: Any) -> dict[str, Any]:
+    return {
+        "prompt": arrays.unpack_ids(trace["prompt_ids"]),
+        "response": arrays.unpack_ids(trace["response_ids"]),
+        "mask": arrays.unpack_mask(trace["loss_mask"]),
+        "logprobs": arrays.unpack_logprobs(trace["logprobs"]),
+    }
+
+
+def _padded(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """As one writes it by hand: numpy's `concatenate`, torch's `pad_sequence`."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    def column(of: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
+        return pad_sequence([torch.from_numpy(of(row)) for row in rows], batch_first=True)
+
+    def behind_prompt(name: str) -> Callable[[dict[str, Any]], Any]:
+        return lambda row: np.concatenate([np.zeros(len(row["prompt"]), np.float32), row[name]])
+
+    ids = column(lambda row: np.concatenate([row["prompt"], row["response"]]).astype(np.int64))
+    lengths = torch.tensor([len(row["prompt"]) + len(row["response"]) for row in rows])
+    places = torch.arange(ids.shape[1]).expand(len(rows), -1)
+    attention = (places < lengths[:, None]).long()
+    return {
+        "input_ids": ids,
+        "attention_mask": attention,
+        "position_ids": places * attention,
+        "loss_mask": column(behind_prompt("mask")),
+        "logprobs": column(behind_prompt("logprobs")),
+    }
 
 
 async def flat(settings: BusSettings, early: int) -> dict[str, float]:
@@ -133,15 +172,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ready", type=Path, required=True)
     parser.add_argument("--bus", required=True)
-    parser.add_argument("--reader", choices=["sink", "plain", "flat"], required=True)
+    parser.add_argument("--reader", choices=["sink", "plain", "decode", "flat"], required=True)
     parser.add_argument("--early", type=int, default=10_000)
     arguments = parser.parse_args()
     settings = BusSettings.model_validate_json(arguments.bus)
     if arguments.reader == "sink":
         with one_thread():
             facts = asyncio.run(sink(settings))
-    elif arguments.reader == "plain":
-        facts = asyncio.run(plain(settings))
+    elif arguments.reader in ("plain", "decode"):
+        with one_thread():
+            facts = asyncio.run(plain(settings, to_tensors=arguments.reader == "plain"))
     else:
         facts = asyncio.run(flat(settings, arguments.early))
     say_ready(arguments.ready, facts)

@@ -24,6 +24,7 @@ from schemas.records import (
 )
 
 POLICY = "bench"
+GROUP_SIZE = 8
 TURNS = 10
 SAMPLED = 150
 OBSERVED = 100

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import io
 import json
+import pickle
 import struct
 
 import avro.io
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 
 from schemas import codec, registry
 from schemas.codec import MalformedRecordError, UnknownSchemaIdError
+from schemas.json_text import JsonTextError
 from schemas.records import (
     RECORD_TYPES,
     BlobReference,
@@ -25,6 +29,7 @@ from schemas.records import (
     SessionEvent,
     SessionEventType,
     SessionSpec,
+    Trace,
     Trajectory,
 )
 from tests.schemas.strategies import any_record, of_record
@@ -183,6 +188,41 @@ def test_json_that_does_not_parse_is_poison() -> None:
     bad = good.replace(b'["marker"]', b'["marker"}')
     with pytest.raises(MalformedRecordError, match="JSON"):
         codec.decode(bad)
+
+
+def test_a_trace_parses_its_messages_when_they_are_asked_for() -> None:
+    """Until then they are text; afterwards, and in copies, comparisons and pickles, the same value as ever."""
+    sent = Trajectory(
+        traces=[Trace(index=3, messages=[{"role": "user", "content": "marker"}], tools=[{"name": "bash"}])]
+    )
+    value = codec.encode(sent).value
+
+    def decoded() -> Trace:
+        record = codec.decode(value)
+        assert isinstance(record, Trajectory)
+        return record.traces[0]
+
+    got = decoded()
+    assert "messages" not in vars(got)
+    assert got.messages == sent.traces[0].messages
+    assert got.messages is got.messages
+    assert dataclasses.replace(decoded(), index=4).messages == got.messages
+    assert pickle.loads(pickle.dumps(decoded())) == copy.deepcopy(decoded()) == decoded() == sent.traces[0]
+    assert codec.encode(Trajectory(traces=[decoded()])).value == value
+    with pytest.raises(AttributeError, match="'Trace' object has no attribute 'mesages'"):
+        _ = got.mesages  # type: ignore[attr-defined]
+
+
+def test_messages_of_a_trace_that_do_not_parse_are_poison_to_who_reads_or_repeats_them() -> None:
+    """Its tokens can be read; the look at its messages raises JsonTextError, and it can't be published again."""
+    good = codec.encode(Trajectory(traces=[Trace(prompt_ids=b"\1\0\0\0", messages=["marker"])])).value
+    record = codec.decode(good.replace(b'["marker"]', b'["marker"}'))
+    assert isinstance(record, Trajectory)
+    assert record.traces[0].prompt_ids == b"\1\0\0\0"
+    with pytest.raises(JsonTextError, match="doesn't parse"):
+        _ = record.traces[0].messages
+    with pytest.raises(MalformedRecordError, match="doesn't parse"):
+        codec.encode(record)
 
 
 def test_topic_key_and_headers_travel_with_the_value() -> None:

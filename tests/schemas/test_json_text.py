@@ -39,6 +39,13 @@ def test_numbers_are_found_in_any_text(text: str, digits: int) -> None:
     assert read["a"] == read["b"] == json.loads(f'"{text}"')
 
 
+@pytest.mark.parametrize("before", range(20))
+def test_numbers_are_found_at_any_place(before: int) -> None:
+    """Only a part of the characters is looked at first; no place hides a number from that."""
+    number = 10**18 + 10**19
+    assert json_text.load(f'["{"x" * before}",{number}]')[1] == number
+
+
 def test_not_a_number_becomes_null_on_both_paths() -> None:
     """NaN reads as null, whichever library wrote the text."""
     assert json_text.load(json_text.dump([float("nan")])) == [None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -198,8 +199,5 @@ def test_messages_are_split_where_the_first_sampled_one_stands(roles: list[str],
     """What stands before it is the prompt's."""
     messages = [{"role": role, "content": str(n)} for n, role in enumerate(roles)]
     spans = [TurnSpan(completion_id=str(n), start=n, end=n + 1) for n in range(turns)]
-    ours = trace(0)
-    made = polar_trace(
-        type(ours)(**{**{f: getattr(ours, f) for f in ours.__slots__}, "messages": messages, "turns": spans})
-    )
+    made = polar_trace(dataclasses.replace(trace(0), messages=messages, turns=spans))
     assert (made["prompt_messages"], made["response_messages"]) == (messages[:at], messages[at:])
