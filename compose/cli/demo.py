@@ -170,7 +170,7 @@ def _print_step(report: StepReport, rewards: Sequence[float], baseline: float) -
     from compose.demo.outcome import WINDOW, bar
 
     last = rewards[-WINDOW:]
-    mean = "of the evaluation's sessions"
+    mean = "of the evaluation"
     if last:
         average = sum(last) / len(last)
         mean = f"mean of {len(last)}: {average:.2f} ({average - baseline:+.2f})"
