@@ -46,7 +46,7 @@ class BusSettings(BaseModel):
     """How long `start` and readers go on trying to connect."""
     fetch_wait_ms: int = Field(default=250, ge=1, le=10_000)
     """How long a broker may keep a fetch waiting for a first record. A process that follows small topics asks for more: a fetch that
-    comes back empty costs as much as one with records. A reader that is slow on a part of its partitions waits longer with it."""
+    comes back empty costs as much as one with records."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
@@ -114,6 +114,8 @@ class BusSettings(BaseModel):
             "auto_offset_reset": "none",
             "max_partition_fetch_bytes": MAX_FETCH_BYTES,
             "fetch_max_wait_ms": self.fetch_wait_ms,
+            # The fetching routine looks around that often when nothing happens; all that matters to it wakes it up.
+            "consumer_timeout_ms": 1_000,
         }
 
     def consumer_options(self, group: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -15,10 +17,12 @@ from bus.claims import resolve
 from bus.deliveries import Delivery, Start
 from bus.errors import BlobStoreUnavailableError, BusRefusedError, BusUnavailableError
 from bus.group_source import close_consumer, delivery_of
+from bus.pace import Pace
 from bus.settings import BusSettings
 
 _log = structlog.get_logger(__name__)
 _POLL_RECORDS: Final = 500
+_POLLS_AHEAD: Final = 4
 _PAUSE_S: Final = 0.5
 
 T = TypeVar("T")
@@ -64,19 +68,58 @@ async def read(
         begin, end = await _bounds(settings, consumer, tps, start)
         for tp, offset in begin.items():
             consumer.seek(tp, offset)
-        left = {tp for tp in tps if not until_end or begin[tp] < end[tp]}
+        if not until_end:
+            async with aclosing(_followed(settings, consumer, set(tps))) as polls:
+                async for polled in polls:
+                    for record in chain.from_iterable(polled.values()):
+                        delivery = delivery_of(settings, record)
+                        yield await resolved_patiently(delivery, blobs) if resolved else delivery
+        left = {tp for tp in tps if begin[tp] < end[tp]}
         while left:
             for tp, records in (await _poll(settings, consumer, left)).items():
                 for record in records:
-                    if until_end and record.offset >= end[tp]:
+                    if record.offset >= end[tp]:
                         break
                     delivery = delivery_of(settings, record)
                     yield await resolved_patiently(delivery, blobs) if resolved else delivery
-            if until_end:
-                # The position, not the last record: compaction may have taken the record before the end.
-                left = {tp for tp in left if await consumer.position(tp) < end[tp]}
+            # The position, not the last record: compaction may have taken the record before the end.
+            left = {tp for tp in left if await consumer.position(tp) < end[tp]}
     finally:
         await close_consumer(consumer)
+
+
+async def _followed(
+    settings: BusSettings, consumer: AIOKafkaConsumer, tps: set[TopicPartition]
+) -> AsyncGenerator[dict[TopicPartition, list[Any]], None]:
+    """What comes, for ever, polled while the reader has earlier records in hand.
+
+    The client leaves a partition out of its fetch when records of it haven't been taken for a while; what comes there meanwhile
+    would wait until that fetch ends.
+    """
+    ahead: asyncio.Queue[dict[TopicPartition, list[Any]] | BaseException] = asyncio.Queue(_POLLS_AHEAD)
+
+    async def poll() -> None:
+        pace = Pace()
+        try:
+            while True:
+                await pace.wait()
+                polled = await _poll(settings, consumer, tps)
+                pace.took(bool(polled))
+                if polled:
+                    await ahead.put(polled)
+        except Exception as error:  # noqa: BLE001 - a boundary between tasks: the reader gets it
+            await ahead.put(error)
+
+    polling = asyncio.create_task(poll())
+    try:
+        while True:
+            polled = await ahead.get()
+            if isinstance(polled, BaseException):
+                raise polled
+            yield polled
+    finally:
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
 
 
 async def end_offsets(

@@ -38,7 +38,7 @@ def internal_topics() -> list[Topic]:
     return changelog_topics()
 
 
-FOLLOWING_WAIT_MS: Final = 1000
+FOLLOWING_WAIT_MS: Final = 4000
 """How long the fetch of a part that only follows small topics may wait: a record ends the wait at once."""
 
 
