@@ -31,11 +31,8 @@ def drop(table: Table, key: bytes) -> None:
         del table[key]
 
 
-COMMIT_INTERVAL_S: Final = 0.5
-"""Short, so that little is processed again after a kill; a commit waits for the changelogs to be flushed."""
-
-CHANGELOG_LINGER_S: Final = 0.05
-"""Writes of tables wait that long for others, and go out together: only commits wait for them, outputs have a producer of their own."""
+COMMIT_INTERVAL_S: Final = 1.0
+"""Short, so that little is processed again after a kill; what is committed are records whose table writes are on the brokers."""
 
 SESSION_TIMEOUT_S: Final = 6.0
 """The lowest that brokers accept by default: after a kill -9 its successor waits that long for the partitions."""
@@ -87,13 +84,14 @@ def build_app(
         broker_credentials=_credentials(settings),
         broker_commit_interval=COMMIT_INTERVAL_S,
         broker_session_timeout=SESSION_TIMEOUT_S,
-        broker_heartbeat_interval=SESSION_TIMEOUT_S / 4,
+        broker_heartbeat_interval=SESSION_TIMEOUT_S / 3,
         # A held partition or an outage isn't a livelock: our own health tells.
         broker_max_poll_interval=24 * 3600.0,
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=MAX_FETCH_BYTES,
         producer_acks=-1,
-        producer_linger=CHANGELOG_LINGER_S,
+        # Table writes come together already: see `Acknowledger`.
+        producer_linger=0,
         producer_compression_type="zstd",
         producer_max_request_size=MAX_RECORD_BYTES,
         processing_guarantee="at_least_once",
@@ -131,17 +129,19 @@ def build_app(
 
     app.agent(topic, name=processor.name)(agent)
 
-    _tell_assignments(settings, app, processor)
+    _tell_assignments(settings, app, processor, acknowledger)
     return app, acknowledger
 
 
-def _tell_assignments(settings: BusSettings, app: faust.App, processor: Processor) -> None:
+def _tell_assignments(settings: BusSettings, app: faust.App, processor: Processor, acknowledger: Acknowledger) -> None:
     """Tell the processor which partitions it has: none from the revocation on, the new ones once the tables are read back."""
     source = settings.physical(processor.topics[0])
     processor.assigned(())
 
     async def revoked(*_: object, **__: object) -> None:
         processor.assigned(())
+        # Whoever gets them reads the tables back: what we still hold would come behind that.
+        await acknowledger.flush_quietly()
 
     async def recovered() -> None:
         processor.assigned({tp.partition for tp in app.consumer.assignment() if tp.topic == source})

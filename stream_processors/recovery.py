@@ -17,14 +17,22 @@ from faust.tables.recovery import Recovery
 from faust.transport.drivers.aiokafka import Consumer
 from faust.types import TP
 
+from bus.pace import Pace
+
 
 class CarefulConsumer(Consumer):
-    """Faust's consumer, which fetches only what it was asked for and can seek to the beginning."""
+    """Faust's consumer, which fetches only what it was asked for, seldom, and can seek to the beginning."""
+
+    _pace: Pace | None = None
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
         """Fetch records of the partitions that are active now, whatever becomes of the set meanwhile."""
+        self._pace = self._pace or Pace()
+        await self._pace.wait()
         snapshot = None if active_partitions is None else set(active_partitions)
-        return await super()._getmany(snapshot, timeout)
+        records = await super()._getmany(snapshot, timeout)
+        self._pace.took(bool(records))
+        return records
 
     async def perform_seek(self) -> None:
         """Seek every source to its commit, and those without one to their beginning (the client leaves them alone)."""

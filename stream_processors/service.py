@@ -102,6 +102,8 @@ class ProcessorService:
                 self.ready.set()
                 _log.info("processor.ready", processor=self.processor.name, partitions=partitions)
                 await self._watch(app, stop, background)
+                if stop.is_set():
+                    await acknowledger.flush_quietly()
         finally:
             for task in [*background, starting]:
                 task.cancel()
