@@ -135,7 +135,7 @@ def _learning(settings: StackSettings, info: StackInfo, seed: int, steps: int | 
         model=Path(info.model_dir),
         output_dir=settings.state_dir / "training",
         steps=steps,
-        **({} if steps is None else {"evaluation_steps": 1, "held_out_after": 1}),
+        **({} if steps is None else {"evaluation_steps": 1, "held_out_before": 1, "held_out_after": 1}),
     )
     shown = learning.Shown(line=lambda line: out.print("  " + line, markup=False), step=_print_step)
 

@@ -29,9 +29,9 @@ WARM_UP_STEPS: Final = 3
 BETA2: Final = 0.95
 EVALUATION_STEPS: Final = 2
 """The evaluation at version 0 is the first two steps' sessions: 48 of them, in 12 groups."""
-HELD_OUT_BEFORE: Final = 1
-"""Samples of each held-out combination at version 0: the run waits for them, so they are few."""
-HELD_OUT_AFTER: Final = 2
+HELD_OUT_BEFORE: Final = 2
+"""Samples of each held-out combination at version 0: the run waits for them, so they are fewer than after it."""
+HELD_OUT_AFTER: Final = 4
 EVALUATION_WITHIN_S: Final = 300.0
 STEP_WITHIN_S: Final = 180.0
 _EVALUATION: Final = "evaluation"

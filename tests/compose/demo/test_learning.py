@@ -115,7 +115,7 @@ async def run(
 async def test_a_run_ends_with_the_step_that_reaches_the_gain(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """48 and 8 sessions before, six groups a step, 16 after; no step's tasks are out before the step before is done.
+    """48 and 16 sessions before, six groups a step, 32 after; no step's tasks are out before the step before is done.
 
     The 48 are the first two steps, too: no session of them is in the gain, however good it was.
     """
@@ -127,9 +127,9 @@ async def test_a_run_ends_with_the_step_that_reaches_the_gain(
     assert outcome.gain == pytest.approx(0.32)
     assert (outcome.baseline, outcome.held_out_before.reward) == (pytest.approx(0.4), pytest.approx(0.4))
     assert outcome.held_out_after.reward == pytest.approx(0.9)
-    assert (outcome.trained.sessions, outcome.held_out_before.sessions) == (48, 8)
-    assert outcome.held_out_after.sessions == 16
-    assert outcome.sessions == len(results) == 48 + 8 + 7 * 24 + 16
+    assert (outcome.trained.sessions, outcome.held_out_before.sessions) == (48, 16)
+    assert outcome.held_out_after.sessions == 32
+    assert outcome.sessions == len(results) == 48 + 16 + 7 * 24 + 32
     assert (outcome.lost, outcome.forks, outcome.failings()) == (0, 0, [])
     assert outcome.max_logprob_diff == pytest.approx(9e-6)
     assert 0 < outcome.reached_after_s <= outcome.seconds
