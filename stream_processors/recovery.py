@@ -10,20 +10,42 @@ lost. Here each fetch gets a set of its own, every source is sought, and the ord
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
-from faust.transport.drivers.aiokafka import Consumer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from faust.types import TP
 
 from bus.pace import Pace
+
+FETCH_WAIT_MS: Final = 4000
+"""How long a fetch may wait for a first record; one that comes back empty costs as much as one with records."""
+LOOK_AROUND_S: Final = 1.0
+"""How often the client's fetching routine looks around when nothing wakes it."""
+
+
+class QuietThread(AIOKafkaConsumerThread):
+    """Faust's thread of a consumer, with a client that does little while nothing happens."""
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer = super()._create_worker_consumer(transport)
+        # Faust has no setting for either, and the client reads both when it starts.
+        consumer._fetch_max_wait_ms = FETCH_WAIT_MS  # noqa: SLF001
+        consumer._consumer_timeout = LOOK_AROUND_S  # noqa: SLF001
+        return consumer
 
 
 class CarefulConsumer(Consumer):
     """Faust's consumer, which fetches only what it was asked for, seldom, and can seek to the beginning."""
 
     _pace: Pace | None = None
+
+    def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
+        return QuietThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def verify_all_partitions_active(self) -> None:
+        """Our own health tells what stands still; Faust would visit each partition every few seconds, changelogs too."""
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
         """Fetch records of the partitions that are active now, whatever becomes of the set meanwhile."""
