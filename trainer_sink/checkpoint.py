@@ -71,31 +71,35 @@ class Checkpoint:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Checkpoint:
         """Read `to_state`'s values; CheckpointMismatchError when they are none."""
-        if state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+        if found != FORMAT:
             raise CheckpointMismatchError(
-                f"this is no sink checkpoint of format {FORMAT} (it says {state.get('format')!r}): "
+                f"this is no sink checkpoint of format {FORMAT} (it says {found!r}): "
                 "load the state that GroupConsumer.state_dict() returned"
             )
         try:
             partitions = {int(n): part for n, part in state["partitions"].items()}
             batch = state["last_batch"]
             anchor = state.get("anchor")  # checkpoints of the first release have none
+            check_start(state["start"])
             return cls(
                 trainer_id=str(state["trainer_id"]),
                 topic=str(state["topic"]),
                 partition_count=int(state["partition_count"]),
                 start=state["start"],
-                watermarks={n: int(part["watermark"]) for n, part in partitions.items()},
+                watermarks={n: _offset(part["watermark"]) for n, part in partitions.items()},
                 finished={
                     n: {g: Finished(str(outcome), int(last)) for g, (outcome, last) in part["finished"].items()}
                     for n, part in partitions.items()
                 },
-                skipped=dict(state["skipped"]),
+                skipped={str(g): str(why) for g, why in state["skipped"].items()},
                 last_batch=None if batch is None else _unpack(batch),
-                anchor=None if anchor is None else Anchor(int(anchor[0]), int(anchor[1]), str(anchor[2])),
+                anchor=None if anchor is None else Anchor(int(anchor[0]), _offset(anchor[1]), str(anchor[2])),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise CheckpointMismatchError(f"the sink checkpoint is damaged: {exc!r}; use an older one") from exc
+        except (LookupError, TypeError, ValueError, AttributeError) as exc:
+            raise CheckpointMismatchError(
+                f"the sink checkpoint is damaged, or of a newer release: {exc!r}; use an older one"
+            ) from exc
 
     def check(self, *, trainer_id: str, topic: str, ends: Mapping[int, int], partitions: frozenset[int]) -> None:
         """Raise CheckpointMismatchError unless it belongs to this trainer and to this very log.
@@ -117,6 +121,11 @@ class Checkpoint:
                 f"the checkpoint has positions in partitions {unread}, which this sink doesn't read: "
                 "give the consumer the same partitions"
             )
+        if self.anchor is not None and self.anchor.partition not in partitions:
+            raise CheckpointMismatchError(
+                f"the checkpoint knows its log by a record of partition {self.anchor.partition}, which this sink doesn't read: "
+                "give the consumer the same partitions, or use an older checkpoint"
+            )
         for number, mark in self.watermarks.items():
             if mark > ends[number]:
                 raise CheckpointMismatchError(
@@ -131,6 +140,20 @@ class Checkpoint:
                 f"{self.topic}[{self.anchor.partition}] has another record at {self.anchor.offset} than when the checkpoint "
                 "was made: the topic was made anew since; start without the checkpoint"
             )
+
+
+def check_start(start: object) -> None:
+    """Raise ValueError for what says no beginning: an end of the log, or UTC epoch ms."""
+    if start not in ("earliest", "latest") and not (isinstance(start, int) and start >= 0):
+        raise ValueError(f"start must be 'earliest', 'latest' or UTC epoch ms, not {start!r}")
+
+
+def _offset(value: Any) -> int:
+    """A place in a partition; ValueError for what is none."""
+    offset = int(value)
+    if offset < 0:
+        raise ValueError(f"{offset} is no offset")
+    return offset
 
 
 def _pack(batch: BatchConsumed) -> str:

@@ -25,6 +25,8 @@ class Commits:
 
     def __init__(self, bus: Bus, trainer_id: str, policy_id: str, assembler: GroupAssembler) -> None:
         self.last: BatchConsumed | None = None
+        self.committing: frozenset[str] = frozenset()
+        """Groups of the commit that is under way; empty between commits."""
         self._bus = bus
         self._trainer_id = trainer_id
         self._policy_id = policy_id
@@ -51,7 +53,7 @@ class Commits:
         async with self._lock:
             if self.last is not None and step <= self.last.step:
                 raise SinkStateError(f"step {step} isn't after step {self.last.step}, which is committed already")
-            ids = list(self._assembler.yielded) if group_ids is None else list(group_ids)
+            ids = list(self._assembler.yielded if group_ids is None else dict.fromkeys(group_ids))
             if strangers := set(ids) - set(self._assembler.yielded):
                 raise KeyError(f"groups {sorted(strangers)} aren't out: committed, skipped or never yielded here")
             staleness = self._assembler.staleness(ids)
@@ -63,9 +65,13 @@ class Commits:
                 staleness_max=staleness.max if staleness_max is None else staleness_max,
                 staleness_mean=staleness.mean if staleness_mean is None else staleness_mean,
             )
-            if save is not None:
-                await save(batch)
-            await self._bus.publish(batch)
+            self.committing = frozenset(ids)
+            try:
+                if save is not None:
+                    await save(batch)
+                await self._bus.publish(batch)
+            finally:
+                self.committing = frozenset()
             self._assembler.trained(ids)
             self._assembler.reported(s.group_id for s in batch.skipped)
             self.last = batch

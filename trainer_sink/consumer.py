@@ -11,6 +11,7 @@ import structlog
 
 from bus import Bus
 from schemas.records import BatchConsumed, TrainerRegistered
+from trainer_sink.checkpoint import check_start
 from trainer_sink.commits import Commits
 from trainer_sink.errors import SinkStateError
 from trainer_sink.filters import GroupFilter, Wishes
@@ -67,6 +68,13 @@ class GroupConsumer:
             raise ValueError(f"trainer_id {trainer_id!r} must be 1 to 60 letters, digits, dots, dashes or underscores")
         if rank is not None and partitions is not None:
             raise ValueError("partitions and rank both say what to read: give one of them")
+        if rank is None and world_size != 1:
+            raise ValueError(f"world_size is {world_size} and there is no rank: every rank would read all groups")
+        check_start(start)
+        if on_expired not in ("stop", "count"):
+            raise ValueError(f"on_expired must be 'stop' or 'count', not {on_expired!r}")
+        if not ttl_s > 0 or max_lag < 0:
+            raise ValueError(f"ttl_s must be above 0 and max_lag 0 or more, not {ttl_s} and {max_lag}")
         self.trainer_id = trainer_id if rank is None else f"{trainer_id}.rank{rank}"
         self.filter = GroupFilter.of(**wishes)
         self._bus = bus
@@ -173,9 +181,11 @@ class GroupConsumer:
             raise SinkStateError("use the consumer as `async with GroupConsumer(…) as groups`")
         while True:
             try:
-                async with asyncio.timeout(REPORT_AFTER_S):
+                async with asyncio.timeout(REPORT_AFTER_S) as waiting:
                     return await self._next()
             except TimeoutError:
+                if not waiting.expired():  # what stopped the reader may itself be a TimeoutError
+                    raise
                 await self._commits.report_skips()
 
     async def _next(self) -> Group:
@@ -199,10 +209,12 @@ class GroupConsumer:
     def skip(self, group: Group, reason: str) -> None:
         """Give up a yielded group instead of training it; the next commit reports it under this reason.
 
-        KeyError for a group that isn't out, ValueError without a reason.
+        KeyError for a group that isn't out, ValueError without a reason, SinkStateError for one that is being committed just now.
         """
         if not reason:
             raise ValueError("a skipped group needs a reason: nothing is dropped in silence")
+        if group.group_id in self._commits.committing:
+            raise SinkStateError(f"group {group.group_id} is being committed: it was trained, so it can't be skipped")
         self._assembler.skip(group.group_id, reason)
 
     async def commit(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, Self, TypedDict
 
-from schemas.records import ScoredTrajectory, SessionSpec
+from schemas.records import ScoredTrajectory, SessionSpec, Trace
 from schemas.wishes import GroupWish, Patterns, is_for
 from trainer_sink.staleness import Staleness
 
@@ -109,6 +110,8 @@ class GroupFilter:
         for name in ("min_usable", "min_rewarded", "max_policy_lag"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if "" in (self.policy_id, self.tokenizer_digest):
+            raise ValueError("policy_id or tokenizer_digest is an empty text, which nothing has: leave it out for any")
         low, high = self.min_mean_reward, self.max_mean_reward
         if low is not None and high is not None and low > high:
             raise ValueError(f"min_mean_reward {low} is above max_mean_reward {high}: no group could fit")
@@ -200,7 +203,7 @@ class GroupFilter:
         kept = [t for t in trajectory.traces if t.branch != SIDE_CALL]
         # The session counts as much as before.
         share = len(trajectory.traces) / max(1, len(kept))
-        kept = [dataclasses.replace(t, weight=t.weight * share) for t in kept]
+        kept = [_weighing(t, t.weight * share) for t in kept]
         return dataclasses.replace(scored, trajectory=dataclasses.replace(trajectory, traces=kept)), found
 
     def _takes(self, branch: str) -> bool:
@@ -210,3 +213,10 @@ class GroupFilter:
         """As it is announced on trainer.consumed. The orchestrator goes by what `GroupWish` reads of it; the rest is for people."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "wish"}
         return {**self.wish.to_json(), **fields}
+
+
+def _weighing(trace: Trace, weight: float) -> Trace:
+    """The same trace with another weight. `replace` would look at every field, and so parse a conversation that may not be needed."""
+    other = copy.copy(trace)
+    object.__setattr__(other, "weight", weight)  # frozen, and nobody else has seen it yet
+    return other

@@ -16,6 +16,7 @@ from schemas.records import Boundary, ScoredTrajectory, SessionSpec, Status, Tra
 from trainer_sink.credit import CreditRule, assign
 from trainer_sink.errors import SinkError
 from trainer_sink.groups import Group
+from trainer_sink.staleness import number_of
 
 # Boundaries at which a failure is the policy's own doing; provider, sandbox and evaluator are ours or somebody else's.
 POLICY_BOUNDARIES: Final = frozenset({Boundary.HARNESS, Boundary.NONE})
@@ -113,8 +114,8 @@ class TrainingSequence:
         """Shape (R,): the version number of each sampled token, -1 where there is none or it isn't a number."""
         numbers = np.full(len(self.response_ids), -1, dtype=np.int64)
         for span in self.version_spans:
-            if span.version.isdecimal():
-                numbers[span.start : span.end] = int(span.version)
+            if (number := number_of(span.version)) is not None:
+                numbers[span.start : span.end] = number
         return numbers
 
 

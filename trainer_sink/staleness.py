@@ -21,6 +21,11 @@ UNVERSIONED = -1
 """Stands for the lag of tokens whose engine named no version."""
 
 
+def number_of(version: str) -> int | None:
+    """The version as a number; None for a text that is none, or is too long for 64 bits (nobody counts that far)."""
+    return int(version) if version.isdecimal() and len(version) <= 18 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Staleness:
     """How many trained tokens lag how far behind `current`."""
@@ -85,8 +90,9 @@ class VersionOrder:
         place = self._places.get(version)
         if place is not None and current in self._places:
             return max(0, now - place)
-        if version.isdecimal() and current.isdecimal():
-            return max(0, int(current) - int(version))
+        then, today = number_of(version), number_of(current)
+        if then is not None and today is not None:
+            return max(0, today - then)
         return max(0, now - place) if place is not None else now + 1
 
 

@@ -69,8 +69,8 @@ class ReadsLate:
             texts = self.__dict__.get(ReadsLate.UNREAD, {})
             if name not in texts:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            value = self.__dict__[name] = json_text.load(texts[name])
-            return value
+            # Of two threads that look at once the first one's value stays, for both.
+            return self.__dict__.setdefault(name, json_text.load(texts[name]))
 
 
 class WireEnum(StrEnum):

@@ -8,6 +8,9 @@ import io
 import json
 import pickle
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import avro.io
 import avro.schema
@@ -15,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas import codec, registry
+from schemas import codec, json_text, registry
 from schemas.codec import MalformedRecordError, UnknownSchemaIdError
 from schemas.json_text import JsonTextError
 from schemas.records import (
@@ -211,6 +214,22 @@ def test_a_trace_parses_its_messages_when_they_are_asked_for() -> None:
     assert codec.encode(Trajectory(traces=[decoded()])).value == value
     with pytest.raises(AttributeError, match="'Trace' object has no attribute 'mesages'"):
         _ = got.mesages  # type: ignore[attr-defined]
+
+
+def test_threads_that_look_at_once_get_one_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the one changes in it the other sees, as in any object."""
+    record = codec.decode(codec.encode(Trajectory(traces=[Trace(messages=[{"content": "marker"}])])).value)
+    assert isinstance(record, Trajectory)
+    both, load = threading.Barrier(2, timeout=30.0), json_text.load
+
+    def slow(text: str) -> Any:
+        both.wait()
+        return load(text)
+
+    monkeypatch.setattr(json_text, "load", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda trace: trace.messages, [record.traces[0]] * 2)
+    assert first is second
 
 
 def test_messages_of_a_trace_that_do_not_parse_are_poison_to_who_reads_or_repeats_them() -> None:

@@ -82,14 +82,21 @@ def test_a_checkpoint_of_something_else_is_refused(arguments: dict[str, Any], me
         ({"partitions": None}, "damaged"),
         ({"last_batch": "not base64!"}, "damaged"),
         ({"last_batch": "AAAA"}, "damaged"),
+        ({"last_batch": "AP////8AAA=="}, "newer release"),
+        ({"start": "middle"}, "damaged.*middle"),
+        ({"skipped": []}, "damaged"),
+        ({"anchor": [0]}, "damaged"),
+        ({"anchor": [0, -7, "e"]}, "damaged"),
+        ({"partitions": {"0": {"watermark": -3, "finished": {}}}}, "damaged.*-3"),
     ],
 )
 def test_damage_is_noticed(change: dict[str, Any], message: str) -> None:
     """A file that isn't a checkpoint says so, instead of starting somewhere."""
     with pytest.raises(CheckpointMismatchError, match=message):
         Checkpoint.from_state(_checkpoint().to_state() | change)
-    with pytest.raises(CheckpointMismatchError, match="no sink checkpoint"):
-        Checkpoint.from_state({})
+    for nothing in ({}, None, [], "text"):
+        with pytest.raises(CheckpointMismatchError, match="no sink checkpoint"):
+            Checkpoint.from_state(nothing)  # type: ignore[arg-type]
 
 
 class _Trainer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from bus import Bus, BusRefusedError, BusUnavailableError
 from bus.dead_letters import DeadLetter
 from bus.memory import MemoryBus
-from schemas import UnknownSchemaIdError, ids
+from schemas import UnknownSchemaIdError, codec, ids, json_text
 from schemas.records import (
     BatchConsumed,
     Control,
@@ -27,6 +28,7 @@ from schemas.records import (
 from tests.trainer_sink.scored import POLICY, scored, trace, whole
 from trainer_sink import CheckpointMismatchError, Group, GroupConsumer, RecordsExpiredError, SinkStateError
 from trainer_sink import consumer as consumer_module
+from trainer_sink import reader as reader_module
 
 TOPIC = "trajectory.scored"
 DEADLINE_S = 30.0
@@ -509,6 +511,150 @@ class TestInMemory(Behaviours):
         """It becomes part of a topic's name."""
         with pytest.raises(ValueError, match="trainer_id"):
             GroupConsumer(memory_bus, trainer_id)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"start": "newest"}, "start must be"),
+            ({"start": -5}, "start must be"),
+            ({"on_expired": "ignore"}, "on_expired"),
+            ({"ttl_s": 0}, "ttl_s"),
+            ({"max_lag": -1}, "max_lag"),
+            ({"world_size": 4}, "no rank"),
+            ({"policy_id": ""}, "empty"),
+        ],
+    )
+    def test_arguments_that_cant_be_are_refused(
+        self, memory_bus: MemoryBus, arguments: dict[str, Any], message: str
+    ) -> None:
+        """At once, and not by a flood of beats, by records passed over, or at the first group."""
+        with pytest.raises(ValueError, match=message):
+            GroupConsumer(memory_bus, "me", **arguments)
+
+    async def test_a_timeout_that_stopped_the_reader_is_told(
+        self, memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It isn't taken for the wait after which skips are reported, which would begin anew for ever."""
+
+        async def late(*_: object) -> None:
+            raise TimeoutError("a blob store didn't answer")
+
+        monkeypatch.setattr(reader_module.ScoredReader, "_take", late)
+        await _publish(memory_bus, whole("a", 1))
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            with pytest.raises(TimeoutError, match="blob store"):
+                await anext(consumer)
+
+    async def test_a_group_that_is_named_twice_is_trained_once(self, memory_bus: MemoryBus) -> None:
+        """The log says which groups a step trained, each once."""
+        await _publish(memory_bus, whole("a", 1))
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            group = await _next(consumer)
+            batch = await consumer.commit(1, groups=[group, group.group_id])
+        assert batch.groups == [group.group_id]
+
+    async def test_what_is_being_committed_cant_be_skipped(self, memory_bus: MemoryBus) -> None:
+        """The step would be on the log and in the checkpoint, and yet not count as committed here."""
+        await _publish(memory_bus, whole("a", 1))
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            group = await _next(consumer)
+
+            async def save(_: dict[str, Any]) -> None:
+                with pytest.raises(SinkStateError, match="being committed"):
+                    consumer.skip(group, "too_long")
+
+            await consumer.commit(1, save=save)
+            assert (consumer.last_step, consumer.taken) == (1, ())
+
+    async def test_a_commit_whose_saving_fails_records_nothing(self, memory_bus: MemoryBus) -> None:
+        """Neither does one that is cancelled: the same step can be committed again, with the same groups."""
+        await _publish(memory_bus, whole("a", 1))
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            group = await _next(consumer)
+            saving = asyncio.Event()
+
+            async def fails(_: dict[str, Any]) -> None:
+                raise OSError("disk full")
+
+            async def hangs(_: dict[str, Any]) -> None:
+                saving.set()
+                await asyncio.Event().wait()
+
+            with pytest.raises(OSError, match="disk full"):
+                await consumer.commit(1, save=fails)
+            committing = asyncio.create_task(consumer.commit(1, save=hangs))
+            await asyncio.wait_for(saving.wait(), DEADLINE_S)
+            committing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await committing
+            assert (consumer.last_step, consumer.taken, await _batches(memory_bus)) == (0, (group.group_id,), [])
+            assert (await consumer.commit(1)).groups == [group.group_id]
+
+    async def test_side_calls_are_dropped_without_a_look_at_messages(self, memory_bus: MemoryBus) -> None:
+        """So a foreign writer's broken text stops nobody who wants tokens: it raises when it is asked for."""
+        record = scored("a", 0, 1, traces=[trace(weight=0.5), trace(index=1, branch="aux", weight=0.5)])
+        encoded = codec.encode(record)
+        text = json_text.dump(trace().messages).encode()
+        await memory_bus.publish_raw(
+            encoded.topic, encoded.key, encoded.value.replace(text, b"{" * len(text)), encoded.headers
+        )
+        async with GroupConsumer(memory_bus, "me", side_calls="drop") as consumer:
+            (one,) = (await _next(consumer)).scored
+        assert one.trajectory is not None
+        assert [(t.index, t.weight) for t in one.trajectory.traces] == [(0, 1.0)]
+        with pytest.raises(json_text.JsonTextError):
+            _ = one.trajectory.traces[0].messages
+
+    async def test_t73_what_was_trained_and_not_saved_comes_again(self, memory_bus: MemoryBus) -> None:
+        """Eight groups were handed out and the trainer dies before its checkpoint: after the restart the same eight come, each once."""
+        names = "abcdefgh"
+        for name in names:
+            await _publish(memory_bus, whole(name, 1))
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            state = json.loads(json.dumps(consumer.state_dict()))
+            first = [(await _next(consumer)).group_id for _ in names]
+        again = GroupConsumer(memory_bus, "me", until_end=True)
+        again.load_state_dict(state)
+        async with again:
+            assert await _all(again) == first
+            assert len(set(first)) == len(names)
+
+    async def test_t74_what_runs_at_a_checkpoint_ends_after_the_restore(self, memory_bus: MemoryBus) -> None:
+        """Of eight groups five are trained, three still run, the longest at last: after the restore those three are trained, or skipped."""
+        groups = {name: whole(name, 2) for name in "abcdefgh"}
+        for sessions in groups.values():
+            await _publish(memory_bus, sessions[:1])
+        for name in "abcde":
+            await _publish(memory_bus, groups[name][1:])
+        async with GroupConsumer(memory_bus, "me") as consumer:
+            trained = [(await _next(consumer)).group_id for _ in "abcde"]
+            await consumer.commit(1)
+            state = consumer.state_dict()
+        for name in "hgf":
+            await _publish(memory_bus, groups[name][1:])
+        again = GroupConsumer(memory_bus, "me", until_end=True)
+        again.load_state_dict(state)
+        async with again:
+            rest = [group async for group in again]
+            again.skip(rest[0], "too_long")
+            batch = await again.commit(2)
+        ended = [*trained, *batch.groups, *(s.group_id for s in batch.skipped)]
+        assert sorted(ended) == sorted(sessions[0].group_id for sessions in groups.values())
+        assert [s.reason for s in batch.skipped] == ["too_long"]
+
+    async def test_t77_a_trainer_that_pauses_holds_up_nobody(self, memory_bus: MemoryBus) -> None:
+        """One takes a single group and stops there; the other reads all that there is, and what comes later."""
+        for name in "abcdef":
+            await _publish(memory_bus, whole(name, 1))
+        async with GroupConsumer(memory_bus, "sft") as paused, GroupConsumer(memory_bus, "grpo") as other:
+            first = await _next(paused)
+            there = {(await _next(other)).group_id for _ in "abcdef"}
+            await other.commit(1)
+            await _publish(memory_bus, whole("g", 1))
+            later = await _next(other)
+            assert later.group_id not in there
+            rest = {(await _next(paused)).group_id for _ in "bcdefg"}
+        assert {first.group_id} | rest == there | {later.group_id}
 
     async def test_calls_at_the_wrong_time_say_so(self, memory_bus: MemoryBus) -> None:
         """Iterating before entering, entering twice, loading late, iterating after the end."""

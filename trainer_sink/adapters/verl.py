@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trainer_sink.adapters.torch_tensors import SequenceTooLongError
 from trainer_sink.sequences import TrainingSequence
+from trainer_sink.staleness import number_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +89,7 @@ def data_of(
 
 
 def _names(sequences: Sequence[TrainingSequence]) -> dict[str, NDArray[Any]]:
-    numbers = [[int(v) for v in s.versions if v.isdecimal()] or [-1] for s in sequences]
+    numbers = [[n for v in s.versions if (n := number_of(v)) is not None] or [-1] for s in sequences]
     return {
         "uid": np.array([s.group_id for s in sequences], dtype=object),
         "session_id": np.array([s.session_id for s in sequences], dtype=object),

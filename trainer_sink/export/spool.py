@@ -63,6 +63,8 @@ class ScoredSpool:
             self.records += 1
             try:
                 record: Record = delivery.decode()
+                if isinstance(record, ScoredTrajectory):
+                    _parse(record)
             except Exception as error:  # the record's boundary: an export counts poison, consumers set it aside
                 if is_retriable(error):
                     raise
@@ -114,3 +116,9 @@ class ScoredSpool:
             record = decode(self._file.read(entry.length))
             assert isinstance(record, ScoredTrajectory)
             yield entry, record
+
+
+def _parse(scored: ScoredTrajectory) -> None:
+    """Look at what is parsed only then; raises JsonTextError, which makes a record unreadable rather than stop the export at its row."""
+    for trace in scored.trajectory.traces if scored.trajectory is not None else ():
+        _ = trace.messages, trace.tools

@@ -112,7 +112,7 @@ class EngineControl:
                 answer = await self._client.request(method, url, json=body, headers=self._headers, timeout=None)
         except TimeoutError as late:
             raise EngineControlError(f"{url} didn't answer within {deadline_s:g} s") from late
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineControlError(f"{url}: {error!r}") from error
         if answer.status_code in (401, 403):
             raise EngineControlError(f"{url} answered {answer.status_code}: it wants its admin key (api_key=…)")

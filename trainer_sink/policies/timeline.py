@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.records import PolicyEvent, PolicyEventType
+from trainer_sink.staleness import number_of
 
 FIRST_VERSION: Final = 0
 """What an engine serves before anybody has pushed; the first push is the next number."""
@@ -91,8 +92,7 @@ class PolicyTimeline:
         if event.policy_id != self.policy_id or key in self._seen:
             return
         self._seen.add(key)
-        if event.version.isdecimal():
-            self._highest = max(self._highest, int(event.version))
+        self._highest = max(self._highest, number_of(event.version) or FIRST_VERSION)
         match event.type:
             case PolicyEventType.CLAIMED:
                 self.claims.append(Claim(event.trainer_id, offset, event.at, event.reason))

@@ -179,8 +179,8 @@ def test_named_rewards_are_waited_for() -> None:
     )
 
 
-def test_a_later_verdict_is_a_revision() -> None:
-    """T76: another value is revision 2 with another digest; the same verdict again is nothing."""
+def test_t76_a_later_verdict_is_a_revision() -> None:
+    """Another value is revision 2 with another digest; the same verdict again is nothing."""
     first, second = join(
         registered(),
         ended(),

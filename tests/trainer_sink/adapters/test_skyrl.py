@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -105,6 +106,9 @@ def test_an_ungraded_session_leaves_the_baseline_where_it_is() -> None:
     graded = dataclasses.replace(failed(), reward=-1.0)
     whole = dataclasses.replace(group(), scored=(graded, cut(), plain()))
     assert output(whole)["rewards"] == [-1.0, 0.0, 0.5]
+    strange = dataclasses.replace(failed(), reward=math.nan)
+    whole = dataclasses.replace(group(), scored=(strange, cut(), plain()))
+    assert output(whole)["rewards"] == [0.25, 0.0, 0.5]
     assert output(group(), ungraded=0.0)["rewards"] == [1.0, 1.0, 0.0, 0.0, 0.5]
 
 

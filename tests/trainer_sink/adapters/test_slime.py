@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from schemas.records import Status
 from tests.trainer_sink.adapters.formats import check
-from tests.trainer_sink.hand_made import failed, forked, group, plain
+from tests.trainer_sink.hand_made import cut, failed, forked, group, plain
 from trainer_sink.adapters.slime import samples_of, status_of
 from trainer_sink.credit import CreditRule
 from trainer_sink.sequences import sequences_of
@@ -81,6 +82,15 @@ def test_a_session_that_gave_nothing_keeps_its_place() -> None:
     assert (filler["tokens"], filler["response_length"], filler["loss_mask"]) == ([3, 3], 1, [0])
     assert (filler["remove_sample"], filler["status"], filler["reward"]) == (True, "failed", 0.5)
     assert filler["metadata"]["polynya"]["error"] == "exit 1"
+
+
+def test_a_reward_that_is_no_number_never_reaches_the_trainer() -> None:
+    """Its session gives no sequence and counts as ungraded: slime would make the whole group's rewards NaN."""
+    strange = dataclasses.replace(
+        group(), scored=(forked(), dataclasses.replace(failed(), reward=math.nan), cut(), plain())
+    )
+    rows = samples_of(strange, sequences_of(strange, RULE), group_index=0, first_index=0)
+    assert [s["reward"] for s in chain(*rows)] == [1.0, 1.0, 0.5, 0.0, 0.5]
 
 
 def test_rewards_raw_or_as_our_advantage() -> None:

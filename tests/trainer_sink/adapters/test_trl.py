@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +84,9 @@ def test_a_graded_session_without_a_trace_counts_in_the_mean() -> None:
     result = rollout(dataclasses.replace(group(), scored=(graded, cut(), plain())), rows=3)
     assert (result["reward"], result["env_mask"][2]) == ([0.0, 0.5, -1.0], [0])
     assert result["credit"][2] == pytest.approx(-1.0 - (-0.5 / 3))
+    strange = dataclasses.replace(failed(), reward=math.nan)
+    result = rollout(dataclasses.replace(group(), scored=(strange, cut(), plain())), rows=3)
+    assert result["reward"] == [0.0, 0.5, None]
 
 
 def test_a_group_that_does_not_fit_is_an_error() -> None:

@@ -17,6 +17,7 @@ from bus import Bus
 from bus.archive import ArchiveLog, archive
 from bus.errors import BusRefusedError
 from bus.memory import MemoryBus
+from schemas import codec
 from schemas.records import ScoredTrajectory, Status
 from tests.trainer_sink.export.talks import BASH, calls, run, says, talk, traced
 from trainer_sink.export.arrow import ExportDependencyError
@@ -171,11 +172,15 @@ async def test_counts_add_up_whatever_is_on_the_log(bus: MemoryBus, tmp_path: Pa
 
     await bus.publish(dataclasses.replace(run("e"), spec=None))
     await bus.publish_raw(TOPIC, b"x", b"no avro")
+    foreign = codec.encode(run("f"))
+    await bus.publish_raw(
+        TOPIC, foreign.key, foreign.value.replace(b'[{"role"', b'[{{role"')
+    )  # messages that are no JSON
     counts = (await export_dataset(bus, tmp_path / "d", SftRows(), Layout())).runs[0].counts
-    assert counts.set_aside == {"revised": 1, "duplicates": 1, "spec_missing": 1, "unreadable": 1}
+    assert counts.set_aside == {"revised": 1, "duplicates": 1, "spec_missing": 1, "unreadable": 2}
     assert counts.refused == {"malformed_message": 1, "status_timeout": 1}
     assert counts.left_out == {"branch_aux": 1, "malformed_message": 2}
-    assert (counts.records, counts.sessions, counts.exported, counts.traces, counts.examples) == (8, 4, 2, 5, 2)
+    assert (counts.records, counts.sessions, counts.exported, counts.traces, counts.examples) == (9, 4, 2, 5, 2)
 
 
 async def test_rows_with_new_keys_stand_in_front(bus: MemoryBus, tmp_path: Path) -> None:

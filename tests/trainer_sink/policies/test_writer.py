@@ -245,6 +245,24 @@ async def test_engines_that_cant_be_pushed_to(bus: MemoryBus, checkpoint: Path) 
         assert [e.type for e in await events(bus)] == [PolicyEventType.CLAIMED]
 
 
+async def test_an_odd_event_on_the_timeline_stops_no_writer(
+    bus: MemoryBus, engine: FakeEngine, checkpoint: Path
+) -> None:
+    """The log is never cut: an address that is none fails that engine's part alone, a number without end is no version to count from."""
+    async with PolicyWriter(bus, POLICY, "t") as writer:
+        assert await writer.push(checkpoint) == "1"
+    odd = FakeEngine(url="http://host:port")
+    await tell(bus, PolicyEventType.ENGINE_ADDED, odd)
+    await bus.publish(PolicyEvent(policy_id=POLICY, type=PolicyEventType.RESUMED, version="9" * 5000))
+    async with PolicyWriter(bus, POLICY, "t") as writer:
+        assert {one.url: bool(one.problem) for one in await writer.engines()} == {engine.url: False, odd.url: True}
+        with pytest.raises(PushFailedError, match="port") as failed:
+            await writer.push(checkpoint)
+        assert (list(failed.value.failed), failed.value.done) == ([odd.url], (engine.url,))
+        await tell(bus, PolicyEventType.ENGINE_REMOVED, odd)
+        assert await writer.push(checkpoint) == "2"
+
+
 async def test_engines_by_name_and_with_a_key(bus: MemoryBus, checkpoint: Path) -> None:
     """A list takes the timeline's place; a missing key is said."""
     async with serving(FakeEngine(key="k")) as engine:
