@@ -56,5 +56,8 @@ async def pushing(bus: Bus, settings: GrpoSettings) -> AsyncIterator[Pushes]:
     if not settings.push:
         yield Pushes(None, attempts=settings.push_attempts)
         return
-    async with PolicyWriter(bus, settings.policy_id, settings.trainer_id, engines=settings.engines) as writer:
+    key = settings.engine_key()
+    async with PolicyWriter(
+        bus, settings.policy_id, settings.trainer_id, engines=settings.engines, api_key=key
+    ) as writer:
         yield Pushes(writer, attempts=settings.push_attempts)

@@ -120,6 +120,9 @@ class GrpoSettings(BaseModel):
     engines: tuple[str, ...] | None = Field(
         default=None, description="engine URLs; none: those of the policy's timeline"
     )
+    engine_key_file: Path | None = Field(
+        default=None, description="a file that holds the engines' admin key, where they want one"
+    )
     keep_checkpoints: int = Field(default=2, ge=1, description="checkpoints that are kept")
 
     tensorboard: bool = Field(default=False, description="write TensorBoard events (extra tensorboard)")
@@ -128,11 +131,24 @@ class GrpoSettings(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        self.engine_key()  # a wrong file is told of before anything begins
         if self.reference_model is not None and self.kl_coef == 0:
             raise ValueError("reference_model is given but kl_coef is 0: the model would only be loaded. Set kl_coef")
         if self.dtype == "bfloat16" and self.logprob_limit < 1e-3:
             raise ValueError(f"logprob_limit {self.logprob_limit:g} can't be met in bfloat16: set it to 5e-2 or so")
         return self
+
+    def engine_key(self) -> str:
+        """What the key's file holds, without blanks around it; '' without one. ValueError when it can't be read or is empty."""
+        if self.engine_key_file is None:
+            return ""
+        try:
+            key = self.engine_key_file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"engine_key_file {self.engine_key_file} can't be read: {error}") from error
+        if not key:
+            raise ValueError(f"engine_key_file {self.engine_key_file} is empty: put the engines' admin key there")
+        return key
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step (from 1): a linear warm-up, then constant."""

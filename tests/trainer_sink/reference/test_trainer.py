@@ -11,7 +11,7 @@ import pytest
 from bus.memory import MemoryBus
 from schemas import ids
 from schemas.records import BatchConsumed, PolicyEvent, PolicyEventType
-from tests.trainer_sink.policies.fake_engine import FakeEngine
+from tests.trainer_sink.policies.fake_engine import FakeEngine, serving
 from tests.trainer_sink.reference.rollouts import sampled_group
 from tests.trainer_sink.scored import POLICY
 from trainer_sink.policies import PolicyWriter, SupersededError
@@ -90,6 +90,22 @@ async def test_the_loop_closes(bus: MemoryBus, engine: FakeEngine, settings: Grp
     assert (Path(engine.path) / "tokenizer.json").read_text() == "{}"
     told_groups = [set(b.groups) for b in batches(bus)]
     assert told_groups == [{ids.group_id(n) for n in pair} for pair in ("ab", "cd", "ef")]
+
+
+async def test_engines_with_a_key(bus: MemoryBus, settings: GrpoSettings, tmp_path: Path) -> None:
+    """The key comes from a file; one that says nothing, or isn't there, is refused before anything begins."""
+    file = tmp_path / "key"
+    for text, why in ((None, "can't be read"), (" \n", "is empty")):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(ValueError, match=why):
+            GrpoSettings(**{**settings.model_dump(), "engine_key_file": file})
+    file.write_text("k\n")
+    async with serving(FakeEngine(key="k")) as engine:
+        keyed = settings.model_copy(update={"engines": (engine.url,), "engine_key_file": file, "max_steps": 1})
+        await offer(bus, "ab", settings.model, "1")
+        assert (await run(bus, keyed)).version == "2"
+    assert engine.version == "2"
 
 
 async def test_a_kill_at_any_point_trains_every_group_once(
