@@ -99,13 +99,19 @@ def reward_of(task_id: str) -> float:
 
 
 async def run(
-    bus: MemoryBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rewards: list[float], steps: int | None
+    bus: MemoryBus,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    rewards: list[float],
+    steps: int | None,
+    **more: int,
 ) -> tuple[Any, list[ScoredTrajectory], list[TaskRequest], list[int]]:
     """The outcome, all results, the tasks in their order, and the steps that were shown."""
     monkeypatch.setattr(learning, "train_grpo", trainer(bus, rewards))
+    monkeypatch.setattr(learning, "_load_torch", lambda: None)  # seconds, for a trainer that isn't there
     seen: list[TaskRequest] = []
     shown: list[int] = []
-    plan = Plan(seed=3, policy_id="p", model=model_dir(), output_dir=tmp_path, steps=steps)
+    plan = Plan(seed=3, policy_id="p", model=model_dir(), output_dir=tmp_path, steps=steps, **more)
     told = Shown(line=lambda _: None, step=lambda step, *_: shown.append(step.step))
     async with asyncio.timeout(30), fleet(bus, reward_of, seen):
         outcome, results = await learn(bus, plan, told, harness_version="1")
@@ -158,8 +164,19 @@ async def test_a_run_without_a_gain_ends_and_says_so(
 async def test_a_bounded_run_makes_exactly_its_steps(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """However good they are."""
-    outcome, _, _, shown = await run(memory_bus, monkeypatch, tmp_path, [0.9] * 10, 2)
-    assert shown == [1, 2]
-    assert outcome.versions == ["1", "2"]
+    """However good they are; the first is of the evaluation's 24 sessions, and the gain is that of the others."""
+    outcome, results, _, shown = await run(
+        memory_bus,
+        monkeypatch,
+        tmp_path,
+        [0.4] + [0.9] * 10,
+        3,
+        evaluation_steps=1,
+        held_out_before=1,
+        held_out_after=1,
+    )
+    assert shown == [1, 2, 3]
+    assert outcome.versions == ["1", "2", "3"]
+    assert (outcome.trained.sessions, outcome.gain) == (24, pytest.approx(0.5))
+    assert outcome.sessions == len(results) == 24 + 8 + 2 * 24 + 8
     assert outcome.failings(is_bounded=True) == []
