@@ -48,7 +48,7 @@ class Place:
         Raises ExportPlaceError when something stands there that isn't to be touched, ManifestError when it isn't whole.
         """
         self.clear()
-        if not self.target.exists():
+        if not self.target.exists() and not self._has_other_splits():
             return None
         if not self.is_file and self.target.is_dir() and not any(self.target.iterdir()):
             return None
@@ -67,6 +67,12 @@ class Place:
             if not path.exists() or path.stat().st_size != facts["bytes"]:
                 raise ManifestError(f"{path} isn't what its manifest says: make the export anew with --replace")
         return manifest
+
+    def _has_other_splits(self) -> bool:
+        """Whether a file's export stands there though the file doesn't: all of its tasks are in another split."""
+        if not self.is_file or not self.manifest_path.exists():
+            return False
+        return any(self.path_of(name).exists() for name in read_manifest(self.manifest_path).files)
 
     def path_of(self, name: str) -> Path:
         """A file that the manifest names."""

@@ -252,6 +252,20 @@ class TestPlaces:
         assert len(lines(tmp_path / "f.jsonl")) == 8
         assert [p.name for p in (tmp_path / "d" / "data").iterdir()] == ["train-00000-of-00001.jsonl"]
 
+    async def test_an_export_whose_tasks_are_all_for_validation_stays_too(self, bus: MemoryBus, tmp_path: Path) -> None:
+        """There is no file of the name that was given, only its manifest and the other split."""
+        target, layout = tmp_path / "out.jsonl", Layout(split=Split(validation=1.0))
+        await publish(bus, run("a"))
+        await export_dataset(bus, target, SftRows(), layout)
+        assert not target.exists()
+        with pytest.raises(ExportPlaceError, match="--append"):
+            await export_dataset(bus, target, SftRows(), layout)
+        await publish(bus, run("b"))
+        added = await export_dataset(bus, target, SftRows(), layout, existing="append")
+        assert (len(added.runs), [f["rows"] for f in added.files.values()]) == (2, [2])
+        replaced = await export_dataset(bus, target, SftRows(), layout, existing="replace")
+        assert len(replaced.runs) == 1
+
     async def test_what_is_no_export_is_never_touched(self, bus: MemoryBus, tmp_path: Path) -> None:
         """A directory with anything else in it, even with `replace`; an empty one is fine."""
         (tmp_path / "mine").mkdir()
