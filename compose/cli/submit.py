@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 @async_command
 async def submit(
-    file: Annotated[str, typer.Argument(help="task file (YAML or JSON), or - for standard input")],
+    file: Annotated[str, typer.Argument(help="task file (YAML, JSON or JSON lines), or - for standard input")],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="follow the sessions to their end")] = False,
     timeout_s: Annotated[float, typer.Option(help="how long --wait waits")] = 3600.0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 from pathlib import Path
@@ -45,6 +46,13 @@ async def train(groups: list[Group], seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+async def save(path: Path, step: int, sink: dict[str, Any]) -> None:
+    """Where the weights would be saved, too: before the step is told, whole or not at all."""
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps({"step": step, "sink": sink}))
+    beside.replace(path)
+
+
 async def main(options: argparse.Namespace) -> None:
     """Read, train, commit, until enough groups are trained."""
     options.state.mkdir(parents=True, exist_ok=True)
@@ -68,8 +76,7 @@ async def main(options: argparse.Namespace) -> None:
                 batch = [await anext(groups) for _ in range(min(options.groups_a_step, options.groups - done))]
                 await train(batch, options.seconds_a_step)
                 step, done = step + 1, done + len(batch)
-                await groups.commit(step, groups=batch)
-                path.write_text(json.dumps({"step": step, "sink": groups.state_dict()}))
+                await groups.commit(step, groups=batch, save=functools.partial(save, path, step))
 
 
 if __name__ == "__main__":
