@@ -11,6 +11,7 @@ from trainer_sink.reference.errors import (
     CheckpointError,
     LogprobMismatchError,
     ModelLoadError,
+    NotFiniteError,
     RunInUseError,
     TrainerError,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "GrpoSettings",
     "LogprobMismatchError",
     "ModelLoadError",
+    "NotFiniteError",
     "RunInUseError",
     "StepReport",
     "TrainReport",

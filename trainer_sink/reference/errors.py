@@ -21,6 +21,10 @@ class ModelLoadError(TrainerError):
     """A directory doesn't hold a model that can be trained."""
 
 
+class NotFiniteError(TrainerError):
+    """A step's gradient isn't finite: taking it would turn every weight into NaN."""
+
+
 class LogprobMismatchError(TrainerError):
     """The trainer's log-probabilities differ from the engine's under the same weights: the ratio would mean nothing.
 

@@ -7,12 +7,15 @@ framework secretly brings you off-policy RL training").
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from trainer_sink.reference.errors import NotFiniteError
 from trainer_sink.reference.forward import TokenBatch, token_batch
 from trainer_sink.reference.model import PolicyModel
 from trainer_sink.reference.passes import plan_passes, trained_places
@@ -21,6 +24,7 @@ from trainer_sink.sequences import TrainingSequence
 
 # An advantage this small is none: a mean of floats isn't exact.
 NO_ADVANTAGE = 1e-6
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +187,11 @@ def update(
         if epoch == 0 and judge is not None:
             judge(check.largest, check.where)
         norm = float(torch.nn.utils.clip_grad_norm_(model.module.parameters(), settings.grad_clip))
+        if not math.isfinite(norm):  # one step of it, and every weight is NaN
+            raise NotFiniteError(
+                f"the gradient of epoch {epoch + 1} isn't finite (norm {norm}, loss {float(sums[0])}){_blame(kept)}. Nothing of this "
+                "step was saved or pushed: go on from the last checkpoint with a smaller --lr, or without those sessions"
+            )
         optimizer.step()
     if not batches and judge is not None:
         judge(check.largest, check.where)
@@ -215,12 +224,19 @@ class _Check:
 
     def see(self, batch: TokenBatch, logprobs: Tensor) -> None:
         """Compare one pass."""
-        differences = (logprobs - batch.captured).abs().masked_fill(~batch.is_current, -1.0)
+        # What isn't a number differs from everything.
+        differences = (logprobs - batch.captured).abs().nan_to_num(nan=_LARGEST).masked_fill(~batch.is_current, -1.0)
         self.tokens += int(batch.is_current.sum())
         worst = int(differences.argmax())
         if float(differences[worst]) > self.largest:
             self.largest = float(differences[worst])
             self.where = batch.where(worst)
+
+
+def _blame(sequences: Sequence[TrainingSequence]) -> str:
+    """Which sequences have a trained token whose captured logprob isn't finite, for a message; '' for none."""
+    named = [s.name for s in sequences if not np.isfinite(s.logprobs[s.loss_mask == 1]).all()]
+    return f", and neither are captured logprobs of {', '.join(named[:5])}" if named else ""
 
 
 def _batches(

@@ -7,11 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.trainer_sink.reference.tiny import VOCAB, sequence, write_model
-from trainer_sink.reference import GrpoSettings
+from trainer_sink.reference import GrpoSettings, NotFiniteError
 from trainer_sink.reference.grpo import LossRule, k3, token_loss, token_shares, update
 from trainer_sink.reference.model import PolicyModel
 
@@ -203,6 +204,28 @@ def test_a_judge_that_refuses_leaves_the_weights(model_dir: Path, tmp_path: Path
     optimizer = torch.optim.AdamW(model.module.parameters(), lr=1.0)
     with pytest.raises(ValueError, match=r"0\.000 at session"):
         update(model, optimizer, batch(model), settings(tmp_path), version="0", judge=judge)
+    assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_a_gradient_that_isnt_finite_is_never_taken(model_dir: Path, tmp_path: Path, bad: float) -> None:
+    """One such step would make every weight NaN, and push it. The judge is told, the error names the session."""
+    model = PolicyModel.load(model_dir)
+    before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
+    first, *others = batch(model)
+    broken = np.where(first.loss_mask == 1, bad, 0.0).astype(np.float32)
+    told: list[float] = []
+    optimizer = torch.optim.AdamW(model.module.parameters(), lr=1.0)
+    with pytest.raises(NotFiniteError, match=first.session_id):
+        update(
+            model,
+            optimizer,
+            [dataclasses.replace(first, logprobs=broken), *others],
+            settings(tmp_path),
+            version="0",
+            judge=lambda largest, _: told.append(largest),
+        )
+    assert told[0] > 1e30
     assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
 
 
