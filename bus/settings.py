@@ -44,7 +44,7 @@ class BusSettings(BaseModel):
     """How long a publish goes on trying through an outage before it raises."""
     connect_deadline_s: float = Field(default=60.0, gt=0)
     """How long `start` and readers go on trying to connect."""
-    fetch_wait_ms: int = Field(default=250, ge=1, le=10_000)
+    fetch_wait_ms: int = Field(default=1000, ge=1, le=10_000)
     """How long a broker may keep a fetch waiting for a first record. A process that follows small topics asks for more: a fetch that
     comes back empty costs as much as one with records."""
 

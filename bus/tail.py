@@ -23,6 +23,7 @@ from bus.settings import BusSettings
 _log = structlog.get_logger(__name__)
 _POLL_RECORDS: Final = 500
 _POLLS_AHEAD: Final = 4
+_UNTIL_END_WAIT_MS: Final = 250
 _PAUSE_S: Final = 0.5
 
 T = TypeVar("T")
@@ -61,6 +62,9 @@ async def read(
     resolved: bool = True,
 ) -> AsyncGenerator[Delivery, None]:
     """Yield the records of these partitions from `start` on; see `Bus.tail`. Offsets that retention took are an error."""
+    if until_end:
+        # Nothing is waited for, except by a fetch that leaves out a partition whose records aren't taken yet.
+        settings = settings.model_copy(update={"fetch_wait_ms": min(settings.fetch_wait_ms, _UNTIL_END_WAIT_MS)})
     consumer = await open_reader(settings)
     try:
         tps = [TopicPartition(settings.physical(t), n) for t, numbers in partitions.items() for n in numbers]
