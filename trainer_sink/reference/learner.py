@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 
 from trainer_sink.policies.digest import digest_of
 from trainer_sink.reference.checkpoints import OPTIMIZER, RunState
+from trainer_sink.reference.errors import CheckpointError, TrainerError
 from trainer_sink.reference.grpo import Judge, update
 from trainer_sink.reference.model import PolicyModel
+from trainer_sink.reference.passes import tokens_of
 from trainer_sink.reference.settings import GrpoSettings
 from trainer_sink.sequences import TrainingSequence
 
@@ -64,7 +67,8 @@ class Learner:
         return learner
 
     def update(self, sequences: Sequence[TrainingSequence], step: int, version: str, judge: Judge) -> dict[str, Any]:
-        """One step of GRPO; the report's fields that come from it."""
+        """One step of GRPO; the report's fields that come from it. TrainerError for tokens that the model doesn't know."""
+        self._check_ids(sequences)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.lr_at(step)
         stats = update(
@@ -93,8 +97,24 @@ class Learner:
 
         return fill
 
+    def _check_ids(self, sequences: Sequence[TrainingSequence]) -> None:
+        """On a GPU such an id would end the process with an assertion that names nothing."""
+        known = int(self._model.module.get_input_embeddings().num_embeddings)
+        for one in sequences:
+            ids = tokens_of(one)
+            if len(ids) and not 0 <= ids.min() <= ids.max() < known:
+                raise TrainerError(
+                    f"{one.name} has token {ids.max() if ids.max() >= known else ids.min()}, the model knows 0 … {known - 1}: it was "
+                    "sampled with another tokenizer. Train the model that the policy's engines serve"
+                )
+
     def _restore(self, path: Path) -> None:
-        kept = torch.load(path, map_location="cpu", weights_only=True)
-        self._optimizer.load_state_dict(kept["optimizer"])
-        torch.set_rng_state(kept["rng"]["cpu"])
-        self._model.restore_master(kept["master"])
+        try:
+            kept = torch.load(path, map_location="cpu", weights_only=True)
+            self._optimizer.load_state_dict(kept["optimizer"])
+            torch.set_rng_state(kept["rng"]["cpu"])
+            self._model.restore_master(kept["master"])
+        except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, pickle.UnpicklingError) as exc:
+            raise CheckpointError(
+                f"{path} is damaged ({exc!r}): resume from an older one, or use another directory"
+            ) from exc

@@ -47,6 +47,7 @@ class PolicyModel:
             raise ModelLoadError(f"{path} is no model directory: it has no config.json")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         try:
+            from safetensors import SafetensorError
             from transformers import AutoModelForCausalLM
             from transformers.utils import logging
         except ModuleNotFoundError as missing:
@@ -56,7 +57,7 @@ class PolicyModel:
             module: Any = AutoModelForCausalLM.from_pretrained(
                 path, local_files_only=True, attn_implementation="sdpa", dtype=torch.float32
             )
-        except (OSError, ValueError, KeyError, RuntimeError) as exc:
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as exc:
             raise ModelLoadError(f"{path} can't be loaded: {exc}") from exc
         module = module.to(device).eval().requires_grad_(is_trained)
         model = cls(module, _beside(path), device=device, dtype=dtype)

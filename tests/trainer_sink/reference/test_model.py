@@ -9,7 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trainer_sink.reference import ModelLoadError
+from tests.trainer_sink.reference.tiny import VOCAB, sequence
+from trainer_sink.reference import CheckpointError, GrpoSettings, ModelLoadError, TrainerError
+from trainer_sink.reference.checkpoints import OPTIMIZER
+from trainer_sink.reference.learner import Learner
 from trainer_sink.reference.model import PolicyModel
 
 
@@ -49,3 +52,20 @@ def test_what_is_no_model_is_refused(tmp_path: Path, content: str | None) -> Non
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(ModelLoadError, match=str(tmp_path)):
         PolicyModel.load(tmp_path)
+
+
+def test_torn_files_are_told_with_their_directory(model_dir: Path, tmp_path: Path) -> None:
+    """Weights, or an optimizer's state, of which half is there; and tokens of another tokenizer than the model's."""
+    torn = shutil.copytree(model_dir, tmp_path / "torn")
+    (torn / "model.safetensors").write_bytes((model_dir / "model.safetensors").read_bytes()[:-1000])
+    with pytest.raises(ModelLoadError, match=f"{torn} can't be loaded"):
+        PolicyModel.load(torn)
+    half = shutil.copytree(model_dir, tmp_path / "half")
+    (half / OPTIMIZER).parent.mkdir()
+    (half / OPTIMIZER).write_bytes(b"PK")
+    settings = GrpoSettings(model=model_dir, output_dir=tmp_path)
+    with pytest.raises(CheckpointError, match=f"{half / OPTIMIZER} is damaged"):
+        Learner.load(settings, half)
+    learner = Learner.load(settings, None)
+    with pytest.raises(TrainerError, match=rf"session s trace 0 has token {VOCAB}, the model knows 0 … {VOCAB - 1}"):
+        learner.update([sequence([1], [VOCAB], advantage=1.0)], 1, "0", lambda *_: None)
