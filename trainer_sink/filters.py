@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -113,6 +114,8 @@ class GroupFilter:
         if "" in (self.policy_id, self.tokenizer_digest):
             raise ValueError("policy_id or tokenizer_digest is an empty text, which nothing has: leave it out for any")
         low, high = self.min_mean_reward, self.max_mean_reward
+        if any(bound is not None and math.isnan(bound) for bound in (low, high)):
+            raise ValueError("min_mean_reward or max_mean_reward is NaN, which no mean can be compared with")
         if low is not None and high is not None and low > high:
             raise ValueError(f"min_mean_reward {low} is above max_mean_reward {high}: no group could fit")
 

@@ -153,11 +153,17 @@ def test_side_calls_can_be_left_out() -> None:
 
 @pytest.mark.parametrize(
     "wishes",
-    [{"min_usable": -1}, {"side_calls": "lose"}, {"max_policy_lag": -1}, {"min_mean_reward": 1, "max_mean_reward": 0}],
+    [
+        {"min_usable": -1},
+        {"side_calls": "lose"},
+        {"max_policy_lag": -1},
+        {"min_mean_reward": 1, "max_mean_reward": 0},
+        {"min_mean_reward": float("nan")},
+    ],
 )
 def test_wishes_that_nothing_could_fulfil_are_refused(wishes: dict[str, Any]) -> None:
     """At once, not as a trainer that waits for ever."""
-    with pytest.raises(ValueError, match=r"must be|no group could fit"):
+    with pytest.raises(ValueError, match=r"must be|no group could fit|is NaN"):
         GroupFilter.of(**wishes)
 
 

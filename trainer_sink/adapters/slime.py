@@ -16,7 +16,8 @@ from trainer_sink.sequences import TrainingSequence, mean_reward
 
 Sample = dict[str, Any]
 
-_STATUS: Final = {Status.COMPLETED: "completed", Status.TIMEOUT: "truncated", Status.CANCELLED: "aborted"}
+_CUT: Final = {Status.TIMEOUT: "truncated", Status.CANCELLED: "aborted"}
+_STATUS: Final = {**_CUT, Status.COMPLETED: "completed"}
 
 
 def samples_of(
@@ -101,7 +102,7 @@ def _filler(one: ScoredTrajectory, token: int, reward: str, ungraded: float) -> 
         "weight_versions": [],
         "rollout_log_probs": [0.0],
         "remove_sample": True,
-        "status": "aborted" if one.status is Status.CANCELLED else "failed",
+        "status": _CUT.get(one.status, "failed"),
         "metadata": metadata,
         "session_id": one.session_id,
         "spec_info": {},

@@ -84,6 +84,24 @@ def test_a_session_that_gave_nothing_keeps_its_place() -> None:
     assert filler["metadata"]["polynya"]["error"] == "exit 1"
 
 
+@pytest.mark.parametrize(
+    ("status", "named"),
+    [
+        (Status.TIMEOUT, "truncated"),
+        (Status.CANCELLED, "aborted"),
+        (Status.FAILED, "failed"),
+        (Status.COMPLETED, "failed"),
+    ],
+)
+def test_how_a_session_that_gave_nothing_is_named(status: Status, named: str) -> None:
+    """As one that gave something, but never `completed`: there is no reply."""
+    whole = dataclasses.replace(
+        group(), scored=(forked(), dataclasses.replace(failed(), status=status), cut(), plain())
+    )
+    (filler,) = samples_of(whole, sequences_of(whole, RULE), group_index=0, first_index=0, filler_id=3)[1]
+    assert filler["status"] == named
+
+
 def test_a_reward_that_is_no_number_never_reaches_the_trainer() -> None:
     """Its session gives no sequence and counts as ungraded: slime would make the whole group's rewards NaN."""
     strange = dataclasses.replace(
