@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from compose.cli.connect import open_bus
-from compose.cli.console import out
+from compose.cli.console import log_apart, out
 from compose.cli.running import start_detached, stop_detached
 from compose.errors import usage
-from compose.runtime_info import running_info
+from compose.runtime_info import log_file, running_info
 from compose.settings import load
 
 # Each runs a harness; a third one keeps two cores busy while the others wait for the model.
@@ -84,7 +84,8 @@ def ablation(
             await run(bus, place, size, _show, simulated)
 
     try:
-        asyncio.run(all_of_it())
+        with log_apart(log_file(settings.state_dir, "ablation")):
+            asyncio.run(all_of_it())
     finally:
         stop_detached(settings, info)
     out.print(f"{settings.state_dir / RESULT}; {time.monotonic() - began:.0f} s", markup=False)

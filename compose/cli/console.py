@@ -6,10 +6,13 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+import structlog
 from rich.console import Console
 
 from compose.errors import CommandError
@@ -64,3 +67,16 @@ def async_command(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, 
         return asyncio.run(function(*args, **kwargs))
 
     return run
+
+
+@contextmanager
+def log_apart(path: Path) -> Iterator[None]:
+    """What trainer and bus say meanwhile goes into a file of its own: the screen is for what the command shows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        before = structlog.get_config()["logger_factory"]
+        structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
+        try:
+            yield
+        finally:
+            structlog.configure(logger_factory=before)

@@ -7,18 +7,16 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import structlog
 import typer
 from rich.panel import Panel
 
 from compose.cli.connect import open_bus
-from compose.cli.console import out
+from compose.cli.console import log_apart, out
 from compose.cli.display import masked_trace, results_table
 from compose.cli.running import start_detached, stop_detached
 from compose.cli.submit import ProgressPrinter
@@ -143,7 +141,7 @@ def _learning(settings: StackSettings, info: StackInfo, seed: int, steps: int | 
         async with open_bus(settings) as bus:
             return await learning.learn(bus, plan, shown, harness_version=get(HARNESS).version)
 
-    with _log_apart(log_file(settings.state_dir, "demo")):
+    with log_apart(log_file(settings.state_dir, "demo")):
         outcome, scored = asyncio.run(run())
     (settings.state_dir / "result.json").write_text(json.dumps(outcome.to_json(), indent=2) + "\n")
     _print_outcome(outcome, settings.state_dir)
@@ -151,19 +149,6 @@ def _learning(settings: StackSettings, info: StackInfo, seed: int, steps: int | 
     _print_trace(max(scored, key=lambda s: (s.reward or 0.0, s.scored_at)), info)
     _export(settings)
     return outcome.failings(is_bounded=steps is not None)
-
-
-@contextmanager
-def _log_apart(path: Path) -> Iterator[None]:
-    """What trainer and bus say meanwhile goes into a file of its own: the screen is for the curve."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        before = structlog.get_config()["logger_factory"]
-        structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
-        try:
-            yield
-        finally:
-            structlog.configure(logger_factory=before)
 
 
 def _print_step(report: StepReport, rewards: Sequence[float], baseline: float) -> None:
