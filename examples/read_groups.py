@@ -1,4 +1,4 @@
-"""A trainer in thirty lines: read whole groups, take a step for each, save where we stand, commit.
+"""A trainer in forty lines: read whole groups, take a step for each, save where we stand, commit.
 
     python examples/read_groups.py HOST:PORT [steps]    # Kafka's address, which `polynya up` prints
 
@@ -29,8 +29,10 @@ async def main(bootstrap: str, steps: int) -> None:
         if STATE.exists():
             consumer.load_state_dict(json.loads(STATE.read_text()))
 
-        async def save(position: dict[str, Any]) -> None:  # here: the weights, too, in one rename
-            STATE.write_text(json.dumps(position))
+        async def save(position: dict[str, Any]) -> None:  # here: the weights, too, in the same rename
+            partial = STATE.with_suffix(".partial")
+            partial.write_text(json.dumps(position))
+            partial.replace(STATE)
 
         async with consumer as groups:
             for _ in range(steps):

@@ -80,10 +80,11 @@ class StepReport:
     def line(self) -> str:
         """For the console."""
         seconds = " ".join(f"{name} {value:.2f}" for name, value in self.seconds.items() if name != "total")
+        diff = f"{self.max_logprob_diff:.1e}" if self.checked_tokens else "-"
         return (
             f"step {self.step:4d}  v{self.version:<4s} reward {self.reward:.3f} (avg {self.reward_average:.3f}, gain {self.gain:+.3f})  "
             f"loss {self.loss:+.4f}  ratio {self.ratio:.3f}  kl {self.kl:.4f}  clip {self.clip_fraction:.3f}  "
-            f"stale {self.staleness_max:.0f}  tokens {self.tokens}  diff {self.max_logprob_diff:.1e}  [{seconds}] s"
+            f"stale {self.staleness_max:.0f}  tokens {self.tokens}  diff {diff}  [{seconds}] s"
         )
 
 
