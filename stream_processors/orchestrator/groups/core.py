@@ -78,7 +78,8 @@ def _count(row: GroupRow, fact: GroupEvent, at: int) -> GroupRow:
     )
     if counted.ended == row.size:
         return replace(counted, stage=GroupStage.CLOSED)
-    if row.min_usable and not row.stopped_at and counted.usable_count >= row.min_usable:
+    # A group that was called off has had its sessions cancelled already.
+    if row.min_usable and not (row.stopped_at or row.is_called_off) and counted.usable_count >= row.min_usable:
         return replace(counted, stopped_at=at)
     return counted
 

@@ -94,7 +94,7 @@ async def test_missing_image_says_what_to_type(make: Runtimes) -> None:
     """An image that isn't there is a fault that names the command; a name that is none, and a missing one, likewise."""
     with pytest.raises(RuntimeFault, match="docker pull no/such:image"):
         await make(RuntimeSpec(kind="docker", image="no/such:image"), "s1.1.1").start()
-    with pytest.raises(RuntimeFault, match=r"runtime\.image: runtime `docker` needs the name"):
+    with pytest.raises(RuntimeFault, match=r"runtime\.image: runtime `docker` needs an image"):
         make(RuntimeSpec(kind="docker"), "s1.1.1")
     with pytest.raises(RuntimeFault, match=r"runtime\.options\.colour: .* knows: workdir, home"):
         make(SPEC.model_copy(update={"options": {"colour": "red"}}), "s1.1.1")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas import ids
@@ -212,6 +212,14 @@ def group_fact_of(kind: GroupFact, n: int, usable: bool, status: Status) -> Grou
     )
 
 
+# Called off before it was admitted, and yet enough of it is usable: its sessions aren't stopped a second time.
+@example(
+    [
+        (GroupFact.CANCEL_REQUESTED, 0, False, Status.COMPLETED),
+        *((GroupFact.SCORED, n, True, Status.COMPLETED) for n in (0, 1)),
+    ],
+    [],
+)
 @given(GROUP_DRAWS, st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=4))
 def test_groups_close_once_and_repeat_their_outputs(
     draws: list[tuple[GroupFact, int, bool, Status]], crashes: list[tuple[int, int]]
