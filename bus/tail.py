@@ -72,35 +72,40 @@ async def read(
         begin, end = await _bounds(settings, consumer, tps, start)
         for tp, offset in begin.items():
             consumer.seek(tp, offset)
-        if not until_end:
-            async with aclosing(_followed(settings, consumer, set(tps))) as polls:
-                async for polled in polls:
-                    for record in chain.from_iterable(polled.values()):
-                        delivery = delivery_of(settings, record)
-                        yield await resolved_patiently(delivery, blobs) if resolved else delivery
-        left = {tp for tp in tps if begin[tp] < end[tp]}
-        while left:
-            for tp, records in (await _poll(settings, consumer, left)).items():
+        polls = _to_end(settings, consumer, begin, end) if until_end else _followed(settings, consumer, set(tps))
+        async with aclosing(polls):
+            async for records in polls:
                 for record in records:
-                    if record.offset >= end[tp]:
-                        break
                     delivery = delivery_of(settings, record)
                     yield await resolved_patiently(delivery, blobs) if resolved else delivery
-            # The position, not the last record: compaction may have taken the record before the end.
-            left = {tp for tp in left if await consumer.position(tp) < end[tp]}
     finally:
         await close_consumer(consumer)
 
 
+async def _to_end(
+    settings: BusSettings,
+    consumer: AIOKafkaConsumer,
+    begin: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+) -> AsyncGenerator[list[Any], None]:
+    """What stands between these offsets, poll by poll."""
+    left = {tp for tp in begin if begin[tp] < end[tp]}
+    while left:
+        polled = await _poll(settings, consumer, left)
+        yield [record for tp, records in polled.items() for record in records if record.offset < end[tp]]
+        # The position, not the last record: compaction may have taken the record before the end.
+        left = {tp for tp in left if await consumer.position(tp) < end[tp]}
+
+
 async def _followed(
     settings: BusSettings, consumer: AIOKafkaConsumer, tps: set[TopicPartition]
-) -> AsyncGenerator[dict[TopicPartition, list[Any]], None]:
+) -> AsyncGenerator[list[Any], None]:
     """What comes, for ever, polled while the reader has earlier records in hand.
 
     The client leaves a partition out of its fetch when records of it haven't been taken for a while; what comes there meanwhile
     would wait until that fetch ends.
     """
-    ahead: asyncio.Queue[dict[TopicPartition, list[Any]] | BaseException] = asyncio.Queue(_POLLS_AHEAD)
+    ahead: asyncio.Queue[list[Any] | BaseException] = asyncio.Queue(_POLLS_AHEAD)
 
     async def poll() -> None:
         pace = Pace()
@@ -110,7 +115,7 @@ async def _followed(
                 polled = await _poll(settings, consumer, tps)
                 pace.took(bool(polled))
                 if polled:
-                    await ahead.put(polled)
+                    await ahead.put(list(chain.from_iterable(polled.values())))
         except Exception as error:  # noqa: BLE001 - a boundary between tasks: the reader gets it
             await ahead.put(error)
 

@@ -173,7 +173,7 @@ class GroupFilter:
         """Why a complete group isn't wanted as a whole, by pure counts; None when it is."""
         if sum(one.is_usable for one in scored) < self.min_usable:
             return SkipReason.SHORT
-        rewards = [one.reward for one in scored if one.reward is not None and one.is_rewarded]
+        rewards = [one.verdict for one in scored if one.verdict is not None]
         if len(rewards) < self.min_rewarded:
             return SkipReason.UNREWARDED
         if self.min_mean_reward is not None or self.max_mean_reward is not None:

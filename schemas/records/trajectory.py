@@ -237,7 +237,12 @@ class ScoredTrajectory(Record):
     @property
     def is_rewarded(self) -> bool:
         """Whether it has a verdict that one can reckon with."""
-        return self.reward is not None and math.isfinite(self.reward)
+        return self.verdict is not None
+
+    @property
+    def verdict(self) -> float | None:
+        """The reward, where it is a number that one can reckon with."""
+        return self.reward if self.reward is not None and math.isfinite(self.reward) else None
 
     @property
     def is_usable(self) -> bool:

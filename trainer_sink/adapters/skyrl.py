@@ -102,7 +102,7 @@ def _filler(one: ScoredTrajectory, ident: Any, ungraded: float, token: int) -> d
     return {
         "prompt_token_ids": [token],
         "response_ids": [token],
-        "rewards": one.reward if one.is_rewarded else ungraded,
+        "rewards": ungraded if one.verdict is None else one.verdict,
         "loss_masks": [0],
         "stop_reasons": "error",
         "rollout_logprobs": [0.0],

@@ -88,7 +88,7 @@ def _sample(sequence: TrainingSequence, reward: str) -> Sample:
 def _filler(one: ScoredTrajectory, token: int, reward: str, ungraded: float) -> Sample:
     """What stands for a session that gives nothing to train: slime wants at least one response token."""
     metadata: dict[str, Any] = {"polynya": {"session_id": one.session_id, "error": one.error}}
-    raw = one.reward if one.reward is not None and one.is_rewarded else ungraded
+    raw = ungraded if one.verdict is None else one.verdict
     if reward == "advantage":
         metadata["raw_reward"] = raw
     return {

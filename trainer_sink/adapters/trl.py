@@ -44,8 +44,7 @@ def rollout_of(groups: Iterable[Credited], *, num_generations: int, filler_id: i
     for group, sequences in groups:
         own = [_row(s) for s in sequences]
         own += [
-            _filler(filler_id, one.session_id, one.task_id, one.reward if one.is_rewarded else None)
-            for one in without_sequences(group, sequences)
+            _filler(filler_id, one.session_id, one.task_id, one.verdict) for one in without_sequences(group, sequences)
         ]
         rest = -sum(s.weight * s.advantage for s in sequences)
         if abs(rest) > _NOTHING:

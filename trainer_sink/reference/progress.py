@@ -60,7 +60,7 @@ class Progress:
         `stats` are the fields that `Learner.update` gives. Its reward counts from now on.
         """
         scored = [one for group in groups for one in group.scored]
-        rewards = [one.reward for one in scored if one.reward is not None and one.is_rewarded]
+        rewards = [one.verdict for one in scored if one.verdict is not None]
         staleness = staleness_of(scored, VersionOrder(), from_version)
         self.rewards.append(sum(rewards) / len(rewards) if rewards else 0.0)
         return StepReport(
